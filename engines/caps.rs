@@ -1,0 +1,143 @@
+//! Rows and families: what each engine serves, as data.
+
+use crate::{DType, Decline, Facts, FeatureSet, Knob, Knobs, LaunchPlan, Target};
+
+/// Architectures a row runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arch {
+    /// The host.
+    Cpu,
+    /// CUDA compute capabilities, inclusive, major·10 + minor.
+    Sm {
+        /// Lowest.
+        lo: u32,
+        /// Highest.
+        hi: u32,
+    },
+}
+
+/// Whether a row is offered without being asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Maturity {
+    /// Offered always.
+    Default,
+    /// Offered when `FROSTGRAPH_ENABLE_FROST_ENGINES` is on.
+    OptIn,
+}
+
+/// Heuristic modes (facts §4.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Best-first.
+    A,
+    /// As A; kept apart because callers name it.
+    B,
+    /// One conservative plan a row.
+    Fallback,
+    /// As A without delegating entries.
+    OpenSource,
+}
+
+/// Memory layouts a row accepts for its four-dimensional operands (facts §3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayoutRule {
+    /// Any strides, zero (broadcast) strides of inputs included.
+    Any,
+    /// Any order of B, H, S with unit head-dim stride and no overlap.
+    DenseFlex,
+    /// Batch, sequence, head, dim order only.
+    Bshd,
+}
+
+/// Head dimensions a row serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadDims {
+    /// Native flavours `(d_qk, d_v)`; empty means any.
+    pub native: &'static [(i64, i64)],
+    /// A multiple above 0 opens the envelope: any `(d_qk, d_v)` of that multiple below a native flavour runs on it, zero-padded.
+    pub pad_multiple: i64,
+    /// Whether `d_qk >= d_v` is required.
+    pub dqk_ge_dv: bool,
+}
+
+/// What one attention row serves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SdpaCaps {
+    /// Architectures.
+    pub arch: Arch,
+    /// Element types of Q, K, V and O.
+    pub dtypes: &'static [DType],
+    /// Head dims.
+    pub head_dims: HeadDims,
+    /// Layouts.
+    pub layout: LayoutRule,
+    /// Base and strides must be multiples of 16 bytes (the TMA rule, by the operand's own element width).
+    pub aligned_16: bool,
+    /// Features served, masks included.
+    pub features: FeatureSet,
+    /// THD needs `max_total_seq_len_*` declared.
+    pub thd_needs_totals: bool,
+}
+
+/// Capabilities by kind of operation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Caps {
+    /// Attention.
+    Sdpa(SdpaCaps),
+}
+
+/// A knob axis of a row with its allowed values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnobDomain {
+    /// Axis.
+    pub knob: Knob,
+    /// Allowed values, ascending.
+    pub values: &'static [i64],
+}
+
+/// One engine.
+#[derive(Debug, Clone, Copy)]
+pub struct Row {
+    /// Append-only identity (I3).
+    pub id: u32,
+    /// Name; dtype and model names do not belong in it.
+    pub name: &'static str,
+    /// Offered by default or on request.
+    pub maturity: Maturity,
+    /// What it serves.
+    pub caps: Caps,
+    /// Tuning axes.
+    pub knobs: &'static [KnobDomain],
+    /// Footnote of the support matrix.
+    pub note: Option<&'static str>,
+    /// Kernel sources (paths below `kernels/`) whose include closure identifies the implementation; empty for CPU rows.
+    pub sources: &'static [&'static str],
+    /// Turns facts and complete knobs into launches. Called only after `mismatch` returned `None`.
+    pub lower: fn(&Facts, &Knobs, &Target) -> Result<LaunchPlan, Decline>,
+}
+
+/// A ranked proposal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Row.
+    pub id: u32,
+    /// Complete knobs.
+    pub knobs: Knobs,
+}
+
+/// A family: rows that serve the same operation, how they are matched, and how they are ranked.
+#[derive(Debug, Clone, Copy)]
+pub struct Family {
+    /// Name, such as `sdpa_fwd`.
+    pub name: &'static str,
+    /// First id of the family's block of 100.
+    pub base: u32,
+    /// Rows; position is rank, id is identity.
+    pub rows: &'static [Row],
+    /// Whether these facts belong to the family.
+    pub serves: fn(&Facts) -> bool,
+    /// First reason why a row cannot serve the facts with these knobs on this device, in a fixed order.
+    pub mismatch: fn(&Row, &Facts, &Knobs, &Target) -> Option<Decline>,
+    /// Ranks proposals over the offered rows. Pure: facts, rows and target only.
+    pub recommend: fn(&Facts, &Target, &[&'static Row], Mode) -> Vec<Candidate>,
+}

@@ -1,0 +1,37 @@
+//! Capability rows, heuristics, lowering and CPU engines of frostgraph.
+//!
+//! No CUDA, no IO, no unsafe code. Data flows one way: the analyzer of the root crate fills [`Facts`]; a family's
+//! rows are matched against them; the family's heuristics rank `(row, knobs)`; the chosen row lowers to a [`LaunchPlan`].
+//! [`MANIFEST`] is the only list of engines; the support matrix, `explain`, tests and sweeps are functions of it.
+#![forbid(unsafe_code)]
+
+pub mod caps;
+pub mod decline;
+pub mod features;
+pub mod host;
+pub mod ids;
+pub mod knobs;
+pub mod launch;
+pub mod sdpa;
+pub mod sdpa_bwd;
+pub mod sdpa_fwd;
+pub mod target;
+pub mod types;
+
+pub use caps::{Arch, Caps, Family, Maturity, Mode, Row, SdpaCaps};
+pub use decline::{Decline, DeclineCode};
+pub use features::{Feature, FeatureSet};
+pub use host::{HostBuffers, HostError};
+pub use ids::{family_of, row_by_id, row_by_name, MANIFEST, RETIRED};
+pub use knobs::{Knob, Knobs};
+pub use launch::{Arg, HostCall, KernelSpec, Launch, LaunchPlan, Region, Step, TensorMapSpec};
+pub use sdpa::SdpaFacts;
+pub use target::Target;
+pub use types::{DType, Port, Ragged, Uid};
+
+/// What a graph node asks for, one variant per kind of operation. Facts never judge.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Facts {
+    /// Scaled dot-product attention, forward or backward, in half or single precision.
+    Sdpa(Box<SdpaFacts>),
+}

@@ -1,0 +1,50 @@
+//! Layout classifiers of facts §3.2.
+
+use crate::Port;
+
+/// Axes sorted by (stride, extent) ascending, extents of 1 dropped, axes listed in `skip` dropped.
+fn stride_order(p: &Port, skip: &[usize]) -> Vec<usize> {
+    let mut axes: Vec<usize> = (0..4).filter(|a| p.dim[*a] != 1 && !skip.contains(a)).collect();
+    axes.sort_by_key(|&a| (p.stride[a], p.dim[a]));
+    axes
+}
+
+fn in_bshd_order(p: &Port, skip: &[usize]) -> bool {
+    let want: Vec<usize> = [3, 1, 2, 0].into_iter().filter(|a| p.dim[*a] != 1 && !skip.contains(a)).collect();
+    stride_order(p, skip) == want
+}
+
+/// Order D, H, S, B by ascending stride after dropping extents of 1; padded strides pass.
+pub fn bshd_layout_ok(p: &Port) -> bool {
+    in_bshd_order(p, &[])
+}
+
+/// As [`bshd_layout_ok`] with the batch axis ignored: a packed tensor's batch stride is never read.
+pub fn packed_layout_ok(p: &Port) -> bool {
+    in_bshd_order(p, &[0])
+}
+
+/// "dense_flex": unit head-dim stride and, walking ascending strides, no overlap. Zero strides fail, padding passes.
+pub fn dense_layout_ok(p: &Port) -> bool {
+    if p.dim[3] != 1 && p.stride[3] != 1 {
+        return false;
+    }
+    let mut span: i64 = 1;
+    for a in stride_order(p, &[]) {
+        if p.stride[a] < span {
+            return false;
+        }
+        match p.stride[a].checked_mul(p.dim[a]) {
+            Some(s) => span = s,
+            None => return false,
+        }
+    }
+    true
+}
+
+/// The 16-byte rule by the operand's own element width: outer strides of extents above 1, and the base alignment.
+pub fn aligned_16_ok(p: &Port) -> bool {
+    let Some(bytes) = p.dtype.bytes() else { return false };
+    let unit = (16 / bytes.min(16)) as i64;
+    (0..3).all(|a| p.dim[a] == 1 || p.stride[a] % unit == 0) && p.alignment % 16 == 0
+}

@@ -1,0 +1,237 @@
+//! Errors: the caller's fault or the machine's, each with a stable code, what was given, what is expected, what to do.
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $code:literal;)*) => {
+        /// Stable error code. FG1xxx: graph and validation rules (FG1001 is rule V1 of facts §2.3); FG2xxx: JSON; FG3xxx: planning;
+        /// FG4xxx: binding and execution; FG5xxx: files and command line; FG6xxx: CUDA runtime.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum ErrorCode { $($(#[$doc])* $name,)* }
+        impl ErrorCode {
+            /// All codes in order.
+            pub const ALL: &'static [ErrorCode] = &[$(ErrorCode::$name,)*];
+            /// Stable spelling, such as `FG1001`.
+            pub const fn code(self) -> &'static str { match self { $(ErrorCode::$name => $code,)* } }
+        }
+    };
+}
+
+codes! {
+    /// V1: a required operand is missing.
+    MissingPort = "FG1001";
+    /// V2: an operand's extents are not rank 4.
+    DimRank = "FG1002";
+    /// V3: an operand's strides are not rank 4.
+    StrideRank = "FG1003";
+    /// V4: the head dim is not contiguous where the rule demands it.
+    HeadDimStride = "FG1004";
+    /// V5: a backward of one query and one key.
+    OneByOneBackward = "FG1005";
+    /// V6: query heads are no multiple of key/value heads.
+    HeadRatio = "FG1006";
+    /// V7: ALiBi without a causal mask.
+    AlibiWithoutCausal = "FG1007";
+    /// V8: boolean bias.
+    BooleanBias = "FG1008";
+    /// V9: lengths and cumulative lengths on one side.
+    BothLengthForms = "FG1009";
+    /// V10: padding mask without lengths.
+    PaddingWithoutLengths = "FG1010";
+    /// V11: lengths without padding mask.
+    LengthsWithoutPadding = "FG1011";
+    /// V12: lengths on one side only.
+    OneSidedLengths = "FG1012";
+    /// V13: declared token totals on a graph that is not ragged.
+    TotalsWithoutRagged = "FG1013";
+    /// V14: dropout probability together with a dropout mask.
+    DropoutForms = "FG1014";
+    /// V15: dropout probability of one.
+    DropoutOne = "FG1015";
+    /// V16: bottom-right causal with more queries than keys, unpadded.
+    BottomRightTall = "FG1016";
+    /// V17: bottom-right causal with a feature it cannot be combined with.
+    BottomRightFeature = "FG1017";
+    /// V18: a left bound with more queries than keys, unpadded.
+    WindowTall = "FG1018";
+    /// V19: a left bound on a ragged graph without padding mask.
+    WindowRagged = "FG1019";
+    /// V20: negative right bound.
+    NegativeRightBound = "FG1020";
+    /// V21: Stats of a type other than FLOAT.
+    StatsDType = "FG1021";
+    /// V22: ragged without padding mask.
+    RaggedWithoutPadding = "FG1022";
+    /// V23: score modification with a built-in mask (forward).
+    ScoreModMask = "FG1023";
+    /// V24: forward head dims that are no multiples of 8.
+    HeadDimMultiple = "FG1024";
+    /// V25: paged K/V without lengths.
+    PagedWithoutLengths = "FG1025";
+    /// V26: declared paged maximum without pages.
+    PagedMaxUnpaged = "FG1026";
+    /// V27: bias width differs from the declared paged maximum.
+    PagedMaxBias = "FG1027";
+    /// V28: rng dump width differs from the declared paged maximum.
+    PagedMaxRngDump = "FG1028";
+    /// V45: score modification with a built-in mask (backward).
+    ScoreModMaskBackward = "FG1045";
+    /// V46: left bound of zero or less (backward).
+    LeftBound = "FG1046";
+    /// V47: dSink without sink.
+    DSinkWithoutSink = "FG1047";
+    /// V48: backward head dims that are no multiples of 8.
+    HeadDimMultipleBackward = "FG1048";
+    /// A node input is produced only after it is needed.
+    Cycle = "FG1101";
+    /// A tensor that no graph input or node provides.
+    DanglingTensor = "FG1102";
+    /// A tensor that two nodes produce.
+    ProducedTwice = "FG1103";
+    /// Two tensors with one uid.
+    DuplicateUid = "FG1104";
+    /// Extents are unset, not positive, or their product overflows 64 bits.
+    BadDims = "FG1105";
+    /// Strides are negative, overflow, or are zero on an output.
+    BadStrides = "FG1106";
+    /// A tensor is virtual and passed by value, or a handle belongs to another graph.
+    BadTensor = "FG1107";
+    /// An attribute value is not usable (NaN scale, probability outside 0..1, conflicting spellings).
+    BadAttribute = "FG1108";
+    /// The graph was changed after it was frozen, or has no nodes.
+    GraphState = "FG1109";
+    /// Not JSON, truncated, or nested too deeply.
+    JsonSyntax = "FG2001";
+    /// Missing or unsupported `json_version`.
+    JsonVersion = "FG2002";
+    /// A required key is missing.
+    JsonMissingKey = "FG2003";
+    /// A value has the wrong type or is out of range.
+    JsonValue = "FG2004";
+    /// A node tag that is not served.
+    JsonTag = "FG2005";
+    /// A uid that no tensor has, or that two tensors have.
+    JsonUid = "FG2006";
+    /// An unknown attribute key under `--strict`.
+    JsonUnknownKey = "FG2007";
+    /// No engine serves a node.
+    NoPlan = "FG3001";
+    /// Plan index out of range.
+    PlanIndex = "FG3002";
+    /// Unknown engine id or name, or one that is switched off.
+    UnknownEngine = "FG3003";
+    /// Unknown knob, or a value outside the row's domain.
+    BadKnob = "FG3004";
+    /// The selected engine declines at lowering.
+    Declined = "FG3005";
+    /// A device that does not exist or cannot be described.
+    BadDevice = "FG3006";
+    /// A bound tensor is missing.
+    MissingBinding = "FG4001";
+    /// A buffer is too small.
+    BufferSize = "FG4002";
+    /// A buffer is misaligned.
+    BufferAlignment = "FG4003";
+    /// Buffers overlap where one is written.
+    BufferOverlap = "FG4004";
+    /// Workspace missing, too small or misaligned.
+    Workspace = "FG4005";
+    /// Data contradict the graph (lengths, offsets, page indices).
+    BadData = "FG4006";
+    /// A binding lives on the wrong device.
+    BindingDevice = "FG4007";
+    /// A file cannot be read.
+    FileRead = "FG5001";
+    /// A file cannot be written.
+    FileWrite = "FG5002";
+    /// A tensor file lacks a tensor or holds one of another shape or type.
+    TensorFile = "FG5003";
+    /// Command-line usage.
+    Usage = "FG5004";
+    /// A numerical check failed.
+    CheckFailed = "FG5005";
+    /// The CUDA runtime is not compiled in.
+    NoCudaFeature = "FG6001";
+    /// A CUDA library is missing or too old.
+    CudaLibrary = "FG6002";
+    /// A driver call failed.
+    CudaDriver = "FG6003";
+    /// NVRTC failed to compile a kernel.
+    Nvrtc = "FG6004";
+    /// The cubin cache cannot be used.
+    CubinCache = "FG6005";
+    /// A kernel exceeds its row's budget of registers, spills or shared memory.
+    KernelBudget = "FG6006";
+}
+
+/// Shorthand.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// One error; renders on one line, with further detail lines after it where several things failed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Error {
+    /// Stable code.
+    pub code: ErrorCode,
+    /// Where: a node, tensor, file or JSON pointer; empty when there is no place.
+    pub at: String,
+    /// What was given.
+    pub given: String,
+    /// What is expected.
+    pub expected: String,
+    /// What to do, when that is not obvious from what is expected; may be empty.
+    pub help: String,
+    /// Further lines, such as one decline per engine.
+    pub details: Vec<String>,
+}
+
+impl Error {
+    /// A new error with the two facts every error has.
+    pub fn new(code: ErrorCode, given: impl Into<String>, expected: impl Into<String>) -> Error {
+        Error {
+            code,
+            at: String::new(),
+            given: given.into(),
+            expected: expected.into(),
+            help: String::new(),
+            details: Vec::new(),
+        }
+    }
+
+    /// Names the place.
+    #[must_use]
+    pub fn at(mut self, place: impl Into<String>) -> Error {
+        self.at = place.into();
+        self
+    }
+
+    /// Says what to do.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Error {
+        self.help = help.into();
+        self
+    }
+
+    /// Adds detail lines.
+    #[must_use]
+    pub fn details(mut self, lines: impl IntoIterator<Item = String>) -> Error {
+        self.details.extend(lines);
+        self
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.code.code())?;
+        if !self.at.is_empty() {
+            write!(f, " at {}", self.at)?;
+        }
+        write!(f, ": {}; expected {}", self.given, self.expected)?;
+        if !self.help.is_empty() {
+            write!(f, ". {}", self.help)?;
+        }
+        for line in &self.details {
+            write!(f, "\n  {line}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}

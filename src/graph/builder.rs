@@ -1,0 +1,103 @@
+//! The graph under construction.
+
+use super::{Node, Tensor, TensorId};
+use crate::{DType, Error, ErrorCode, Result};
+
+/// Graph-wide defaults and the JSON context.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GraphOptions {
+    /// Label of the graph; written to JSON only when not empty.
+    pub name: String,
+    /// Element type of tensors that name none.
+    pub io: DType,
+    /// Element type of virtual tensors that name none; `None` in JSON is kept as `null`.
+    pub intermediate: Option<DType>,
+    /// Compute type of nodes that name none.
+    pub compute: Option<DType>,
+    /// `sm_count` of the JSON context; -1 is unset.
+    pub sm_count: i64,
+    /// `is_dynamic_shape_enabled` of the JSON context.
+    pub dynamic_shape: bool,
+    /// `is_override_shape_enabled` of the JSON context.
+    pub override_shape: bool,
+}
+
+impl Default for GraphOptions {
+    fn default() -> GraphOptions {
+        GraphOptions {
+            name: String::new(),
+            io: DType::BF16,
+            intermediate: Some(DType::F32),
+            compute: Some(DType::F32),
+            sm_count: -1,
+            dynamic_shape: false,
+            override_shape: false,
+        }
+    }
+}
+
+/// An operation graph under construction.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Graph {
+    pub(crate) options: GraphOptions,
+    pub(crate) tensors: Vec<Tensor>,
+    pub(crate) nodes: Vec<Node>,
+}
+
+impl Graph {
+    /// An empty graph.
+    pub fn new(options: GraphOptions) -> Graph {
+        Graph { options, tensors: Vec::new(), nodes: Vec::new() }
+    }
+
+    /// Adds a tensor and returns its handle.
+    pub fn tensor(&mut self, tensor: Tensor) -> TensorId {
+        self.tensors.push(tensor);
+        TensorId(self.tensors.len() as u32 - 1)
+    }
+
+    /// Adds a raw node; the operation methods are built on it. Rules are checked at freeze.
+    pub fn node(&mut self, node: Node) {
+        self.nodes.push(node);
+    }
+
+    /// Graph-wide options.
+    pub fn options(&self) -> &GraphOptions {
+        &self.options
+    }
+
+    /// Tensors in creation order.
+    pub fn tensors(&self) -> impl Iterator<Item = (TensorId, &Tensor)> {
+        self.tensors.iter().enumerate().map(|(i, t)| (TensorId(i as u32), t))
+    }
+
+    /// Nodes in insertion order.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The tensor behind a handle.
+    pub fn get(&self, id: TensorId) -> Result<&Tensor> {
+        self.tensors.get(id.0 as usize).ok_or_else(|| {
+            Error::new(
+                ErrorCode::BadTensor,
+                format!("handle {}", id.0),
+                format!("a handle below {} of this graph", self.tensors.len()),
+            )
+        })
+    }
+
+    /// Mutable access to the tensor behind a handle.
+    pub fn get_mut(&mut self, id: TensorId) -> Result<&mut Tensor> {
+        let n = self.tensors.len();
+        self.tensors.get_mut(id.0 as usize).ok_or_else(|| {
+            Error::new(ErrorCode::BadTensor, format!("handle {}", id.0), format!("a handle below {n} of this graph"))
+        })
+    }
+
+    /// Marks an operation's output as visible to the caller; unmarked outputs are virtual and live in the workspace.
+    pub fn output(&mut self, id: TensorId) -> Result<()> {
+        self.get_mut(id)?.is_virtual = false;
+        Ok(())
+    }
+}

@@ -1,0 +1,40 @@
+//! A frozen graph: validated, complete, ordered. The only input of the analyzer.
+
+use super::{GraphOptions, Node, Tensor, TensorId};
+
+/// A graph whose tensors all have uid, extents, strides and element type, whose nodes passed every rule and stand in execution order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FrozenGraph {
+    pub(crate) options: GraphOptions,
+    pub(crate) tensors: Vec<Tensor>,
+    pub(crate) nodes: Vec<Node>,
+    /// Indices into `nodes` in topological order.
+    pub(crate) order: Vec<usize>,
+}
+
+impl FrozenGraph {
+    /// Graph-wide options.
+    pub fn options(&self) -> &GraphOptions {
+        &self.options
+    }
+
+    /// The tensor behind a handle; handles are those of the graph that was frozen.
+    pub fn tensor(&self, id: TensorId) -> &Tensor {
+        &self.tensors[id.0 as usize]
+    }
+
+    /// Tensors in creation order.
+    pub fn tensors(&self) -> impl Iterator<Item = (TensorId, &Tensor)> {
+        self.tensors.iter().enumerate().map(|(i, t)| (TensorId(i as u32), t))
+    }
+
+    /// Nodes in insertion order.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Indices into `nodes` in topological order.
+    pub fn order(&self) -> &[usize] {
+        &self.order
+    }
+}

@@ -1,0 +1,18 @@
+//! Operation graphs: tensors, nodes, the builder, freezing and validation.
+//!
+//! A [`Graph`] is built up by hand or read from JSON, then frozen: uids are assigned, shapes inferred, rules checked, nodes ordered.
+//! Only a frozen graph can be analysed, so nothing downstream sees an unvalidated one.
+
+mod attrs;
+mod builder;
+mod frozen;
+mod node;
+mod ports;
+mod tensor;
+
+pub use attrs::{Alignment, AttnScale, Dropout, Implementation, Mask, SdpaAttrs, SdpaBackwardAttrs};
+pub use builder::{Graph, GraphOptions};
+pub use frozen::FrozenGraph;
+pub use node::{Node, Op};
+pub use ports::{InPort, OutPort};
+pub use tensor::{RaggedOffset, Reordering, ScalarValue, Tensor, TensorId};

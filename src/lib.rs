@@ -1,0 +1,12 @@
+//! frostgraph: a graph compiler for fused attention kernels.
+#![doc = include_str!("ARCHITECTURE.md")]
+#![deny(unsafe_code)]
+
+pub mod device;
+pub mod error;
+pub mod graph;
+
+pub use device::Device;
+pub use error::{Error, ErrorCode, Result};
+pub use frostgraph_engines as engines;
+pub use frostgraph_engines::DType;

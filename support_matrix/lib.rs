@@ -1,0 +1,2 @@
+//! Renders the support matrix from `frostgraph_engines::MANIFEST` and the evidence records.
+#![forbid(unsafe_code)]
