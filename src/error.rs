@@ -165,9 +165,13 @@ codes! {
 /// Shorthand.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// One error; renders on one line, with further detail lines after it where several things failed.
+/// One error; renders on one line, with further detail lines after it where several things failed. Boxed, so that `Result` stays small.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Error {
+pub struct Error(Box<ErrorDetail>);
+
+/// The fields of an [`Error`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct ErrorDetail {
     /// Stable code.
     pub code: ErrorCode,
     /// Where: a node, tensor, file or JSON pointer; empty when there is no place.
@@ -182,37 +186,44 @@ pub struct Error {
     pub details: Vec<String>,
 }
 
+impl std::ops::Deref for Error {
+    type Target = ErrorDetail;
+    fn deref(&self) -> &ErrorDetail {
+        &self.0
+    }
+}
+
 impl Error {
     /// A new error with the two facts every error has.
     pub fn new(code: ErrorCode, given: impl Into<String>, expected: impl Into<String>) -> Error {
-        Error {
+        Error(Box::new(ErrorDetail {
             code,
             at: String::new(),
             given: given.into(),
             expected: expected.into(),
             help: String::new(),
             details: Vec::new(),
-        }
+        }))
     }
 
     /// Names the place.
     #[must_use]
     pub fn at(mut self, place: impl Into<String>) -> Error {
-        self.at = place.into();
+        self.0.at = place.into();
         self
     }
 
     /// Says what to do.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Error {
-        self.help = help.into();
+        self.0.help = help.into();
         self
     }
 
     /// Adds detail lines.
     #[must_use]
     pub fn details(mut self, lines: impl IntoIterator<Item = String>) -> Error {
-        self.details.extend(lines);
+        self.0.details.extend(lines);
         self
     }
 }
