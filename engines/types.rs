@@ -73,7 +73,7 @@ dtypes! {
 impl DType {
     /// Whole bytes per element; `None` for types narrower than a byte.
     pub const fn bytes(self) -> Option<u64> {
-        if self.bits() % 8 == 0 {
+        if self.bits().is_multiple_of(8) {
             Some((self.bits() / 8) as u64)
         } else {
             None
