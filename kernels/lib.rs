@@ -1,6 +1,11 @@
 //! The CUDA C++ sources of frostgraph, embedded as text. No dependencies, no build step: NVRTC compiles them at run time.
 #![forbid(unsafe_code)]
 
+pub mod closure;
+pub mod sha256;
+
+pub use closure::{closure, digest, ClosureError};
+
 /// One embedded source file: its path below `kernels/` (the spelling used by `#include`) and its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source {
