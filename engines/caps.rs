@@ -1,6 +1,6 @@
 //! Rows and families: what each engine serves, as data.
 
-use crate::{DType, Decline, Facts, FeatureSet, Knob, Knobs, LaunchPlan, Target};
+use crate::{DType, Decline, DeclineCode, Facts, FeatureSet, Knob, Knobs, LaunchPlan, Target};
 
 /// Architectures a row runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,8 +112,27 @@ pub struct Row {
     pub note: Option<&'static str>,
     /// Kernel sources (paths below `kernels/`) whose include closure identifies the implementation; empty for CPU rows.
     pub sources: &'static [&'static str],
+    /// Rules of this row alone, asked after everything that capabilities express as data; [`no_extra_rule`] for rows without any.
+    pub extra: fn(&Row, &Facts, &Knobs, &Target) -> Option<Decline>,
     /// Turns facts and complete knobs into launches. Called only after `mismatch` returned `None`.
     pub lower: fn(&Facts, &Knobs, &Target) -> Result<LaunchPlan, Decline>,
+}
+
+impl Row {
+    /// A decline of this row.
+    pub fn decline(&self, code: DeclineCode, fact: impl Into<String>, reason: impl Into<String>) -> Decline {
+        Decline { engine: self.name, code, reason: reason.into(), fact: fact.into() }
+    }
+
+    /// The domain of a knob, if the row has that axis.
+    pub fn domain(&self, knob: Knob) -> Option<&'static [i64]> {
+        self.knobs.iter().find(|d| d.knob == knob).map(|d| d.values)
+    }
+}
+
+/// The `extra` hook of a row whose capabilities say everything.
+pub fn no_extra_rule(_row: &Row, _facts: &Facts, _knobs: &Knobs, _target: &Target) -> Option<Decline> {
+    None
 }
 
 /// A ranked proposal.

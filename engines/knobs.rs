@@ -1,5 +1,8 @@
 //! Tuning knobs: performance only, never numerics. Public numbers are append-only, so a record replays next year.
 
+use crate::{Decline, DeclineCode, Row};
+use std::collections::BTreeMap;
+
 macro_rules! knobs {
     ($($(#[$doc:meta])* $name:ident = $num:literal, $label:literal;)*) => {
         /// A tuning axis with its public number (facts §4.6: 0–32 mirror the backend's, 1000 and up are the frontend's).
@@ -53,6 +56,17 @@ knobs! {
     WarpsN = 1009, "WARPS_N";
 }
 
+/// A knob value as it arrives from a caller or a record, before it is checked.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PublicValue {
+    /// An integer.
+    Int(i64),
+    /// A boolean; only `PACK_GQA` takes one.
+    Bool(bool),
+    /// Anything else, as text for the message.
+    Other(String),
+}
+
 /// Values for some knobs, ordered by knob name; absent means no preference.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Knobs(Vec<(Knob, i64)>);
@@ -73,6 +87,45 @@ impl Knobs {
         self.0.push((knob, value));
         self.0.sort_by_key(|(k, _)| k.name());
         self
+    }
+
+    /// Reads knobs from their public form: names (`TILE_M`) or public numbers (`26`) to values.
+    ///
+    /// A knob the row does not have, a value that is no integer, or a value outside the row's domain is a decline: a requested knob is
+    /// honoured or the row is ineligible, never degraded.
+    pub fn from_public<'a>(row: &Row, given: impl IntoIterator<Item = (&'a str, PublicValue)>) -> Result<Knobs, Decline> {
+        let mut knobs = Knobs::NONE;
+        for (key, value) in given {
+            let known = Knob::from_name(key).or_else(|| key.parse().ok().and_then(Knob::from_number));
+            let Some(knob) = known else {
+                let reason = format!("there is no knob '{key}'; this row has {}", own_knobs(row));
+                return Err(row.decline(DeclineCode::Knob, format!("knob={key}"), reason));
+            };
+            let wrong = |shown: String| {
+                let reason = format!("{} is {shown}; knobs take integers", knob.name());
+                row.decline(DeclineCode::Knob, format!("{}={shown}", knob.name()), reason)
+            };
+            let value = match value {
+                PublicValue::Int(v) => v,
+                PublicValue::Bool(v) if knob == Knob::PackGqa => i64::from(v),
+                PublicValue::Bool(v) => return Err(wrong(v.to_string())),
+                PublicValue::Other(text) => return Err(wrong(text)),
+            };
+            if knobs.get(knob).is_some_and(|had| had != value) {
+                let reason = format!("{} is given twice with different values", knob.name());
+                return Err(row.decline(DeclineCode::Knob, format!("{}={value}", knob.name()), reason));
+            }
+            knobs = knobs.with(knob, value);
+        }
+        match knob_values(row, &knobs) {
+            None => Ok(knobs),
+            Some(decline) => Err(decline),
+        }
+    }
+
+    /// The public form: knob number to value, as written in records.
+    pub fn to_public(&self) -> BTreeMap<u32, i64> {
+        self.iter().map(|(k, v)| (k.number(), v)).collect()
     }
 
     /// The value of a knob.
@@ -99,5 +152,30 @@ impl std::fmt::Display for Knobs {
         }
         let parts: Vec<String> = self.0.iter().map(|(k, v)| format!("{}={v}", k.name())).collect();
         write!(f, "[{}]", parts.join(","))
+    }
+}
+
+/// First requested knob that the row lacks or whose value is outside the row's domain.
+pub fn knob_values(row: &Row, knobs: &Knobs) -> Option<Decline> {
+    knobs.iter().find_map(|(knob, value)| {
+        let fact = format!("{}={value}", knob.name());
+        let reason = match row.domain(knob) {
+            None => format!("knob {} is set; this row has {}", knob.name(), own_knobs(row)),
+            Some(values) if !values.contains(&value) => {
+                let served: Vec<String> = values.iter().map(i64::to_string).collect();
+                format!("{} is {value}; this row serves {}", knob.name(), served.join(", "))
+            }
+            Some(_) => return None,
+        };
+        Some(row.decline(DeclineCode::Knob, fact, reason))
+    })
+}
+
+fn own_knobs(row: &Row) -> String {
+    let names: Vec<&str> = row.knobs.iter().map(|d| d.knob.name()).collect();
+    if names.is_empty() {
+        "no knobs".into()
+    } else {
+        names.join(", ")
     }
 }

@@ -23,7 +23,7 @@ pub use decline::{Decline, DeclineCode};
 pub use features::{Feature, FeatureSet};
 pub use host::{HostBuffers, HostError};
 pub use ids::{family_of, row_by_id, row_by_name, MANIFEST, RETIRED};
-pub use knobs::{Knob, Knobs};
+pub use knobs::{Knob, Knobs, PublicValue};
 pub use launch::{Arg, HostCall, KernelSpec, Launch, LaunchPlan, Region, Step, TensorMapSpec};
 pub use sdpa::SdpaFacts;
 pub use target::Target;

@@ -70,6 +70,26 @@ pub struct SdpaPorts {
     pub attn_scale: Option<Port>,
 }
 
+impl SdpaPorts {
+    /// The operands shaped by batch, head, sequence and head dim, in the order in which rules look at them, with their label and whether
+    /// the node writes them.
+    pub fn operands(&self, direction: Direction) -> impl Iterator<Item = (&'static str, &Port, bool)> {
+        let forward = direction == Direction::Forward;
+        [
+            ("Q", &self.q, false),
+            ("K", &self.k, false),
+            ("V", &self.v, false),
+            ("O", &self.o, forward),
+            ("dO", &self.d_o, false),
+            ("dQ", &self.dq, true),
+            ("dK", &self.dk, true),
+            ("dV", &self.dv, true),
+        ]
+        .into_iter()
+        .filter_map(|(label, port, written)| port.as_ref().map(|p| (label, p, written)))
+    }
+}
+
 /// Facts of one attention node (facts page §3).
 #[derive(Debug, Clone, PartialEq)]
 pub struct SdpaFacts {

@@ -42,9 +42,33 @@ pub fn dense_layout_ok(p: &Port) -> bool {
     true
 }
 
-/// The 16-byte rule by the operand's own element width: outer strides of extents above 1, and the base alignment.
+/// Whether no two elements share an address: walking ascending strides, each covers what lies below it. Any order and any head-dim
+/// stride; batch is ignored for a packed tensor, whose batches begin where its offsets say. Sufficient, not necessary.
+pub fn distinct_ok(p: &Port) -> bool {
+    let skip: &[usize] = if p.ragged.is_some() { &[0] } else { &[] };
+    let mut span: i64 = 1;
+    for a in stride_order(p, skip) {
+        if p.stride[a] < span {
+            return false;
+        }
+        match p.stride[a].checked_mul(p.dim[a]) {
+            Some(s) => span = s,
+            None => return false,
+        }
+    }
+    true
+}
+
+/// [`dense_layout_ok`] for a packed tensor: unit head-dim stride and no overlap of tokens and heads; the batch stride is never read.
+pub fn packed_flex_ok(p: &Port) -> bool {
+    (p.dim[3] == 1 || p.stride[3] == 1) && distinct_ok(p)
+}
+
+/// The 16-byte rule by the operand's own element width: outer strides of extents above 1 (a packed tensor's batch stride is never read),
+/// and the base alignment.
 pub fn aligned_16_ok(p: &Port) -> bool {
     let Some(bytes) = p.dtype.bytes() else { return false };
     let unit = (16 / bytes.min(16)) as i64;
-    (0..3).all(|a| p.dim[a] == 1 || p.stride[a] % unit == 0) && p.alignment % 16 == 0
+    let first = if p.ragged.is_some() { 1 } else { 0 };
+    (first..3).all(|a| p.dim[a] == 1 || p.stride[a] % unit == 0) && p.alignment % 16 == 0
 }

@@ -3,6 +3,8 @@
 pub mod facts;
 pub mod layout;
 pub mod mask;
+pub mod matching;
+pub mod ranking;
 pub mod stats;
 
 pub use facts::{Direction, Scale, SdpaFacts, SdpaPorts};

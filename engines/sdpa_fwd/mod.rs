@@ -1,14 +1,20 @@
-//! Family `sdpa_fwd`.
+//! Family `sdpa_fwd`: scaled dot-product attention, forward.
 
-use crate::{Decline, Facts, Family, Knobs, Mode, Row, Target};
+pub mod heuristics;
+pub mod rows;
+
+use crate::sdpa::{matching, Direction};
+use crate::{Decline, Facts, Family, Knobs, Row, Target};
 
 /// The family record.
-pub static FAMILY: Family = Family { name: "sdpa_fwd", base: 20500, rows: &[], serves: |_| false, mismatch, recommend };
+pub static FAMILY: Family =
+    Family { name: "sdpa_fwd", base: 20500, rows: rows::ROWS, serves, mismatch, recommend: heuristics::recommend };
 
-fn mismatch(_row: &Row, _facts: &Facts, _knobs: &Knobs, _target: &Target) -> Option<Decline> {
-    None
+fn serves(facts: &Facts) -> bool {
+    let Facts::Sdpa(f) = facts;
+    f.direction == Direction::Forward
 }
 
-fn recommend(_facts: &Facts, _target: &Target, _rows: &[&'static Row], _mode: Mode) -> Vec<crate::caps::Candidate> {
-    Vec::new()
+fn mismatch(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option<Decline> {
+    matching::mismatch(Direction::Forward, row, facts, knobs, target)
 }

@@ -1,0 +1,337 @@
+//! The one matcher of attention rows: capabilities against facts, first reason wins, in the order written in [`mismatch`].
+//!
+//! It follows facts §5.5 and §5.11. Every decline names the value found and what the row serves, so that a user can act on it.
+
+use super::layout::{aligned_16_ok, bshd_layout_ok, dense_layout_ok, distinct_ok, packed_flex_ok, packed_layout_ok};
+use super::{Direction, SdpaFacts};
+use crate::caps::{HeadDims, LayoutRule};
+use crate::knobs::knob_values;
+use crate::{Arch, Caps, DType, Decline, DeclineCode as Code, Facts, Feature, Knobs, Port, Row, SdpaCaps, Target};
+
+/// First reason why `row` cannot serve `facts` with these knobs on this device.
+///
+/// Order: malformed graph, direction, architecture, knobs, element types, head dims, layout and 16-byte rule, features in [`Feature`]
+/// order, lengths and packed declarations, Stats, bias, sink, index limits, then the row's own `extra` rules (which end with resources).
+pub fn mismatch(direction: Direction, row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option<Decline> {
+    let Facts::Sdpa(f) = facts;
+    let Caps::Sdpa(caps) = &row.caps;
+    invalid(row, f)
+        .or_else(|| wrong_direction(row, f, direction))
+        .or_else(|| arch(row, caps, target))
+        .or_else(|| knob_values(row, knobs))
+        .or_else(|| dtypes(row, caps, f))
+        .or_else(|| head_dims(row, &caps.head_dims, f))
+        .or_else(|| layouts(row, caps, f))
+        .or_else(|| features(row, caps, f))
+        .or_else(|| lengths(row, caps, f))
+        .or_else(|| stats(row, caps, f))
+        .or_else(|| bias(row, f))
+        .or_else(|| sink(row, f))
+        .or_else(|| spans(row, f))
+        .or_else(|| (row.extra)(row, facts, knobs, target))
+}
+
+fn invalid(row: &Row, f: &SdpaFacts) -> Option<Decline> {
+    let text = f.invalid.as_ref()?;
+    Some(row.decline(Code::Invalid, format!("invalid={text}"), format!("the graph is malformed for every engine: {text}")))
+}
+
+fn wrong_direction(row: &Row, f: &SdpaFacts, want: Direction) -> Option<Decline> {
+    let name = |d| match d {
+        Direction::Forward => "forward",
+        Direction::Backward => "backward",
+    };
+    (f.direction != want).then(|| {
+        row.decline(
+            Code::Operation,
+            format!("direction={}", name(f.direction)),
+            format!("the node is an attention {}; this row serves {}", name(f.direction), name(want)),
+        )
+    })
+}
+
+fn arch(row: &Row, caps: &SdpaCaps, target: &Target) -> Option<Decline> {
+    let ok = match (caps.arch, target) {
+        (Arch::Cpu, Target::Cpu) => true,
+        (Arch::Sm { lo, hi }, Target::Cuda { cc, .. }) => (lo..=hi).contains(cc),
+        (Arch::Cpu, Target::Cuda { .. }) | (Arch::Sm { .. }, Target::Cpu) => false,
+    };
+    (!ok).then(|| {
+        let serves = match caps.arch {
+            Arch::Cpu => "the host CPU".to_string(),
+            Arch::Sm { lo, hi } => format!("compute capability {lo} to {hi}"),
+        };
+        row.decline(
+            Code::Arch,
+            format!("device={}", target.name()),
+            format!("the device is {}; this row serves {serves}", target.name()),
+        )
+    })
+}
+
+fn dtypes(row: &Row, caps: &SdpaCaps, f: &SdpaFacts) -> Option<Decline> {
+    if !caps.dtypes.contains(&f.dtype) {
+        let names: Vec<&str> = caps.dtypes.iter().map(|d| d.short()).collect();
+        let reason = format!("Q is {}; this row serves {}", f.dtype, names.join(", "));
+        return Some(row.decline(Code::DType, format!("dtype={}", f.dtype), reason));
+    }
+    let other = f.ports.operands(f.direction).find(|(_, p, _)| p.dtype != f.dtype);
+    if let Some((label, p, _)) = other {
+        let reason = format!("{label} is {} and Q is {}; this row serves one element type on every operand", p.dtype, f.dtype);
+        return Some(row.decline(Code::DType, format!("{label}.dtype={}", p.dtype), reason));
+    }
+    // The analyzer may know of operands beyond the ports, so its word counts as well.
+    (!f.uniform_dtype || f.dtype_o != f.dtype).then(|| {
+        let reason = format!("operands are not all {}; this row serves one element type on every operand", f.dtype);
+        row.decline(Code::DType, format!("dtype_o={}", f.dtype_o), reason)
+    })
+}
+
+/// How head dims are served: by a kernel of their own, or zero-padded on a larger one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadDimFit {
+    /// The row takes these dims as they are.
+    Native,
+    /// Computed on this larger flavour.
+    Envelope(i64, i64),
+}
+
+/// The fit of `(d_qk, d_v)` on a row, or `None` when it does not serve them.
+pub fn head_dim_fit(h: &HeadDims, d_qk: i64, d_v: i64) -> Option<HeadDimFit> {
+    if h.dqk_ge_dv && d_qk < d_v {
+        return None;
+    }
+    if h.native.is_empty() || h.native.contains(&(d_qk, d_v)) {
+        return Some(HeadDimFit::Native);
+    }
+    if h.pad_multiple == 0 || d_qk % h.pad_multiple != 0 || d_v % h.pad_multiple != 0 {
+        return None;
+    }
+    let covers = h.native.iter().filter(|(q, v)| *q >= d_qk && *v >= d_v);
+    covers.min_by_key(|(q, v)| (*q, *v)).map(|&(q, v)| HeadDimFit::Envelope(q, v))
+}
+
+fn head_dims(row: &Row, h: &HeadDims, f: &SdpaFacts) -> Option<Decline> {
+    if head_dim_fit(h, f.d_qk, f.d_v).is_some() {
+        return None;
+    }
+    let flavours: Vec<String> = h.native.iter().map(|(q, v)| if q == v { q.to_string() } else { format!("{q}/{v}") }).collect();
+    let mut serves = flavours.join(", ");
+    if h.pad_multiple > 0 {
+        serves = format!("multiples of {} up to {serves}", h.pad_multiple);
+    }
+    if h.dqk_ge_dv {
+        serves.push_str(" with d_qk at least d_v");
+    }
+    let fact = format!("d_qk={} d_v={}", f.d_qk, f.d_v);
+    Some(row.decline(Code::HeadDim, fact, format!("head dims are {}/{}; this row serves {serves}", f.d_qk, f.d_v)))
+}
+
+fn layouts(row: &Row, caps: &SdpaCaps, f: &SdpaFacts) -> Option<Decline> {
+    let thd = f.features.has(Feature::Thd);
+    // The rule of one port and how it reads in a message.
+    let rule = |p: &Port, written: bool| -> Option<&'static str> {
+        match caps.layout {
+            LayoutRule::Any if written && !distinct_ok(p) => Some("outputs whose elements do not share addresses"),
+            LayoutRule::Any => None,
+            LayoutRule::DenseFlex if p.ragged.is_some() && !packed_flex_ok(p) => {
+                Some("packed operands with head-dim stride 1 and no overlap of tokens and heads")
+            }
+            LayoutRule::DenseFlex if p.ragged.is_none() && !dense_layout_ok(p) => {
+                Some("any order of batch, head and sequence with head-dim stride 1 and no overlap")
+            }
+            LayoutRule::DenseFlex => None,
+            LayoutRule::Bshd => {
+                let ok = if thd { packed_layout_ok(p) && packed_flex_ok(p) } else { bshd_layout_ok(p) && dense_layout_ok(p) };
+                (!ok).then_some("batch, sequence, head, dim order with head-dim stride 1")
+            }
+        }
+    };
+    for (label, p, written) in f.ports.operands(f.direction) {
+        let fact = || format!("{label}.stride={:?}", p.stride);
+        if let Some(serves) = rule(p, written) {
+            return Some(row.decline(
+                Code::Layout,
+                fact(),
+                format!("{label} has strides {:?} over {:?}; this row serves {serves}", p.stride, p.dim),
+            ));
+        }
+        if caps.aligned_16 && !aligned_16_ok(p) {
+            let reason = format!(
+                "{label} has strides {:?} of {} and base alignment {}; this row serves strides and bases that are multiples of 16 bytes",
+                p.stride, p.dtype, p.alignment
+            );
+            return Some(row.decline(Code::Layout, format!("{} alignment={}", fact(), p.alignment), reason));
+        }
+    }
+    None
+}
+
+fn features(row: &Row, caps: &SdpaCaps, f: &SdpaFacts) -> Option<Decline> {
+    let missing = f.features.minus(caps.features).iter().next()?;
+    Some(row.decline(
+        Code::Feature,
+        format!("feature={missing}"),
+        format!("the graph uses {missing}, which this row does not serve"),
+    ))
+}
+
+fn lengths(row: &Row, caps: &SdpaCaps, f: &SdpaFacts) -> Option<Decline> {
+    for (side, a, b) in
+        [("query", &f.ports.seq_len_q, &f.ports.cu_seq_len_q), ("key", &f.ports.seq_len_kv, &f.ports.cu_seq_len_kv)]
+    {
+        if a.is_some() && b.is_some() {
+            let reason = format!("the {side} side has lengths and cumulative lengths; this row serves one form a side");
+            return Some(row.decline(Code::Lengths, format!("{side}_lengths=both"), reason));
+        }
+    }
+    if !f.features.has(Feature::Thd) {
+        let ragged = f.ports.operands(f.direction).find(|(_, p, _)| p.ragged.is_some());
+        return ragged.map(|(label, _, _)| {
+            let reason = format!("{label} is packed and Q is dense; this row serves all operands packed or all dense");
+            row.decline(Code::Lengths, format!("{label}.ragged=true"), reason)
+        });
+    }
+    let paged = f.features.has(Feature::PagedKv);
+    for (label, p, _) in f.ports.operands(f.direction) {
+        let Some(r) = p.ragged else {
+            if paged && matches!(label, "K" | "V") {
+                continue;
+            }
+            let reason = format!("{label} is dense and Q is packed; this row serves all operands packed or all dense");
+            return Some(row.decline(Code::Lengths, format!("{label}.ragged=false"), reason));
+        };
+        if !matches!(r.dtype, DType::I32 | DType::I64) || r.multiplier < 1 {
+            let reason = format!(
+                "{label} has ragged offsets of {} times {}; this row serves i32 or i64 times at least 1",
+                r.dtype, r.multiplier
+            );
+            return Some(row.decline(Code::Lengths, format!("{label}.ragged={}x{}", r.dtype, r.multiplier), reason));
+        }
+    }
+    for (side, total) in [("q", f.max_total_seq_len_q), ("kv", f.max_total_seq_len_kv)] {
+        let name = format!("max_total_seq_len_{side}");
+        match total {
+            Some(t) if t < 1 => {
+                return Some(row.decline(
+                    Code::Lengths,
+                    format!("{name}={t}"),
+                    format!("{name} is {t}; this row serves positive totals"),
+                ));
+            }
+            None if caps.thd_needs_totals => {
+                let reason = format!("{name} is not declared; this row sizes its workspace by it");
+                return Some(row.decline(Code::Lengths, format!("{name}=unset"), reason));
+            }
+            Some(_) | None => {}
+        }
+    }
+    None
+}
+
+fn stats(row: &Row, caps: &SdpaCaps, f: &SdpaFacts) -> Option<Decline> {
+    let used = f.direction == Direction::Backward || f.wants_stats;
+    let p = f.ports.stats.as_ref().filter(|_| used)?;
+    if p.dtype != DType::F32 {
+        return Some(row.decline(
+            Code::Stats,
+            format!("Stats.dtype={}", p.dtype),
+            format!("Stats is {}; this row serves f32", p.dtype),
+        ));
+    }
+    let want = [f.b, f.h_q, f.s_q, 1];
+    if p.dim != want {
+        let reason = format!("Stats has extents {:?}; this row serves {want:?}", p.dim);
+        return Some(row.decline(Code::Stats, format!("Stats.dim={:?}", p.dim), reason));
+    }
+    let strides = |serves: &str| {
+        let reason = format!("Stats has strides {:?} over {:?}; this row serves {serves}", p.stride, p.dim);
+        Some(row.decline(Code::Stats, format!("Stats.stride={:?}", p.stride), reason))
+    };
+    if !f.features.has(Feature::Thd) {
+        // Broadcast Stats would be one row's sum for many; as an output it would be a race.
+        return if distinct_ok(p) { None } else { strides("strides of distinct rows") };
+    }
+    if p.ragged.is_none() {
+        // Per-batch Stats next to packed operands: only rows with the feature get this far.
+        return if caps.features.has(Feature::ThdPaddedStats) && distinct_ok(p) {
+            None
+        } else {
+            strides("packed Stats with ragged offsets (rule S1)")
+        };
+    }
+    match super::thd_stats_packing(p.stride[1], p.stride[2], f.h_q) {
+        Some(super::StatsPacking::TokenMajor) => None,
+        Some(super::StatsPacking::HeadMajor) => {
+            let rows = f.b.saturating_mul(f.s_q);
+            let need = f.max_total_seq_len_q.map_or(rows, |t| t.min(rows));
+            if f.h_q == 1 || p.stride[1] >= need {
+                None
+            } else {
+                strides(&format!("head-major Stats with a head stride of at least {need}"))
+            }
+        }
+        None => strides(&format!(
+            "token-major (head stride 1, token stride {}) or head-major (token stride 1) Stats (rule S1)",
+            f.h_q
+        )),
+    }
+}
+
+fn bias(row: &Row, f: &SdpaFacts) -> Option<Decline> {
+    let ports = &f.ports;
+    if let (Some(_), None) = (&ports.dbias, &ports.bias) {
+        return Some(row.decline(Code::Bias, "bias=absent", "dBias is asked for without a bias; dBias needs one"));
+    }
+    for (label, p) in [("bias", &ports.bias), ("dBias", &ports.dbias)] {
+        let Some(p) = p else { continue };
+        if p.dtype != DType::F32 && p.dtype != f.dtype {
+            let reason = format!("{label} is {}; this row serves f32 or the {} of the operands", p.dtype, f.dtype);
+            return Some(row.decline(Code::Bias, format!("{label}.dtype={}", p.dtype), reason));
+        }
+        let fits = |have: i64, full: i64| have == 1 || have == full;
+        if !fits(p.dim[0], f.b) || !fits(p.dim[1], f.h_q) || p.dim[2] != f.s_q || p.dim[3] != f.s_kv {
+            let reason =
+                format!("{label} has extents {:?}; this row serves (1|{}, 1|{}, {}, {})", p.dim, f.b, f.h_q, f.s_q, f.s_kv);
+            return Some(row.decline(Code::Bias, format!("{label}.dim={:?}", p.dim), reason));
+        }
+    }
+    let (Some(b), Some(d)) = (&ports.bias, &ports.dbias) else { return None };
+    if b.dim != d.dim {
+        let reason = format!("dBias has extents {:?} and bias {:?}; this row serves equal extents", d.dim, b.dim);
+        return Some(row.decline(Code::Bias, format!("dBias.dim={:?}", d.dim), reason));
+    }
+    (!distinct_ok(d)).then(|| {
+        let reason = format!("dBias has strides {:?} over {:?}; this row serves strides of distinct elements", d.stride, d.dim);
+        row.decline(Code::Bias, format!("dBias.stride={:?}", d.stride), reason)
+    })
+}
+
+fn sink(row: &Row, f: &SdpaFacts) -> Option<Decline> {
+    if f.ports.dsink.is_some() && f.ports.sink.is_none() {
+        return Some(row.decline(Code::Sink, "sink=absent", "dSink is asked for without a sink; dSink needs one"));
+    }
+    let want = [1, f.h_q, 1, 1];
+    for (label, p) in [("sink", &f.ports.sink), ("dSink", &f.ports.dsink)] {
+        let Some(p) = p else { continue };
+        if p.dtype != DType::F32 || p.dim != want {
+            let reason = format!("{label} is {} with extents {:?}; this row serves f32 {want:?}", p.dtype, p.dim);
+            return Some(row.decline(Code::Sink, format!("{label}={} {:?}", p.dtype, p.dim), reason));
+        }
+    }
+    None
+}
+
+/// Every address must fit 63 bits of bytes, or no arithmetic of any engine is safe.
+fn spans(row: &Row, f: &SdpaFacts) -> Option<Decline> {
+    let extra = [("Stats", &f.ports.stats), ("bias", &f.ports.bias), ("dBias", &f.ports.dbias)];
+    let all = f.ports.operands(f.direction).map(|(l, p, _)| (l, p));
+    all.chain(extra.into_iter().filter_map(|(l, p)| p.as_ref().map(|p| (l, p)))).find_map(|(label, p)| {
+        let bytes = p.span().and_then(|n| n.checked_mul(p.dtype.bytes().unwrap_or(1)));
+        if bytes.is_some_and(|n| i64::try_from(n).is_ok()) {
+            return None;
+        }
+        let reason = format!("{label} spans {:?} with strides {:?}; this row serves spans below 2^63 bytes", p.dim, p.stride);
+        Some(row.decline(Code::Geometry, format!("{label}.stride={:?}", p.stride), reason))
+    })
+}
