@@ -1,7 +1,18 @@
 //! The graph under construction.
 
-use super::{Node, Tensor, TensorId};
+use super::{Node, RaggedOffset, ScalarValue, Tensor, TensorId};
 use crate::{DType, Error, ErrorCode, Result};
+
+/// Which validation rules apply at freeze.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compat {
+    /// Rules that only express what cuDNN could not run are lifted where this project's own engines run it; see
+    /// `graph::rules` for the list with reasons.
+    #[default]
+    Frostgraph,
+    /// Every rule of facts §2.3 as it stands there: a graph that passes also passes cudnn-frontend's validation.
+    Cudnn,
+}
 
 /// Graph-wide defaults and the JSON context.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +31,8 @@ pub struct GraphOptions {
     pub dynamic_shape: bool,
     /// `is_override_shape_enabled` of the JSON context.
     pub override_shape: bool,
+    /// Validation rules applied at freeze; not part of a graph file.
+    pub compat: Compat,
 }
 
 impl Default for GraphOptions {
@@ -32,6 +45,7 @@ impl Default for GraphOptions {
             sm_count: -1,
             dynamic_shape: false,
             override_shape: false,
+            compat: Compat::Frostgraph,
         }
     }
 }
@@ -93,6 +107,21 @@ impl Graph {
         self.tensors.get_mut(id.0 as usize).ok_or_else(|| {
             Error::new(ErrorCode::BadTensor, format!("handle {}", id.0), format!("a handle below {n} of this graph"))
         })
+    }
+
+    /// Adds a host scalar handed over by value: extents (1, 1, 1, 1), element type and value from `value`.
+    pub fn scalar(&mut self, name: impl Into<String>, value: ScalarValue) -> TensorId {
+        let mut t = Tensor::new(name, [1, 1, 1, 1]).dtype(value.dtype());
+        t.pass_by_value = true;
+        t.value = Some(value);
+        self.tensor(t)
+    }
+
+    /// Makes a tensor ragged, an operation's output included: batch b begins at element `offset[b] * multiplier`.
+    pub fn ragged(&mut self, id: TensorId, offset: TensorId, multiplier: i64) -> Result<()> {
+        self.get(offset)?;
+        self.get_mut(id)?.ragged = Some(RaggedOffset { offset, multiplier });
+        Ok(())
     }
 
     /// Marks an operation's output as visible to the caller; unmarked outputs are virtual and live in the workspace.

@@ -8,11 +8,13 @@ mod builder;
 mod frozen;
 mod node;
 mod ports;
+mod sdpa;
 mod tensor;
 
 pub use attrs::{Alignment, AttnScale, Dropout, Implementation, Mask, SdpaAttrs, SdpaBackwardAttrs};
-pub use builder::{Graph, GraphOptions};
+pub use builder::{Compat, Graph, GraphOptions};
 pub use frozen::FrozenGraph;
 pub use node::{Node, Op};
 pub use ports::{InPort, OutPort};
+pub use sdpa::{Sdpa, SdpaBackward, SdpaGrads, SdpaOutputs};
 pub use tensor::{RaggedOffset, Reordering, ScalarValue, Tensor, TensorId};

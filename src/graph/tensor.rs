@@ -37,6 +37,20 @@ pub enum ScalarValue {
     BF16(u16),
 }
 
+impl ScalarValue {
+    /// Element type of the value.
+    pub const fn dtype(self) -> DType {
+        match self {
+            ScalarValue::I64(_) => DType::I64,
+            ScalarValue::I32(_) => DType::I32,
+            ScalarValue::F16(_) => DType::F16,
+            ScalarValue::F32(_) => DType::F32,
+            ScalarValue::F64(_) => DType::F64,
+            ScalarValue::BF16(_) => DType::BF16,
+        }
+    }
+}
+
 /// Makes a tensor ragged (packed, THD).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RaggedOffset {
