@@ -65,6 +65,8 @@ pub enum Arg {
     F32(f32),
     /// 128-byte tensor map, passed by value.
     Map(TensorMapSpec),
+    /// 128 zero bytes in the place of a map that this configuration does not read.
+    NoMap,
 }
 
 /// One kernel launch.
@@ -86,6 +88,8 @@ pub struct Launch {
     pub pdl: bool,
     /// Parameters.
     pub args: Vec<Arg>,
+    /// Name of each parameter, for the plan text only.
+    pub names: Vec<&'static str>,
 }
 
 /// A CPU step. The function pointer is part of the plan so that a host row is an ordinary row.
