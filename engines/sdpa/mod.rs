@@ -1,12 +1,17 @@
-//! What forward and backward attention share: facts, masks, layout rules, the Stats classifier.
+//! What forward and backward attention share: facts, masks, layout rules, the Stats classifier, host access, the oracle.
 
+pub mod access;
+pub mod dense;
 pub mod facts;
 pub mod layout;
+pub mod lengths;
 pub mod mask;
 pub mod matching;
+pub mod oracle;
 pub mod ranking;
 pub mod stats;
 
 pub use facts::{Direction, Scale, SdpaFacts, SdpaPorts};
+pub use lengths::Lengths;
 pub use mask::Mask;
 pub use stats::{thd_stats_packing, StatsPacking};

@@ -1,0 +1,459 @@
+//! Where the elements of a [`Port`] lie in a raw byte buffer, checked once so that the engines may index freely.
+//!
+//! Dense ports use their declared strides, ragged ports begin each sequence at `offset[b] * multiplier`, paged pools go through
+//! a block table. All arithmetic is 64-bit and checked before it is trusted (rule S7): a row stride may exceed 2^32 elements.
+
+use super::lengths::Lengths;
+use crate::{DType, HostError, Port, SdpaFacts, Uid};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use rayon::prelude::*;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Read-only operands by uid, as in [`crate::HostBuffers::inputs`].
+pub type Inputs<'a> = BTreeMap<Uid, &'a [u8]>;
+
+/// Which sequence axis bounds the rows of an operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rows {
+    /// Query tokens: O, dO, dQ, Stats, score max and sum-exp.
+    Query,
+    /// Key tokens: K, V, dK, dV.
+    Key,
+    /// The declared extent whatever the lengths: bias, dBias, sink.
+    Declared,
+}
+
+/// A fault of the caller's data in the tensor `port` describes.
+pub fn fault(tensor: &str, given: impl Into<String>, expected: impl Into<String>) -> HostError {
+    HostError { tensor: tensor.into(), given: given.into(), expected: expected.into() }
+}
+
+/// The operand, or the error that says that the node lacks it.
+pub fn need<'p>(port: &'p Option<Port>, what: &str) -> Result<&'p Port, HostError> {
+    port.as_ref().ok_or_else(|| fault(what, "the node does not have this operand", "it to be present"))
+}
+
+/// The bytes bound to a uid, or the error that says that nothing is bound.
+pub fn bytes_of<'a>(inputs: &Inputs<'a>, uid: Uid, name: &str) -> Result<&'a [u8], HostError> {
+    inputs.get(&uid).copied().ok_or_else(|| fault(name, format!("no buffer is bound to uid {uid}"), "a buffer"))
+}
+
+/// A block table of a paged pool: pages of each sequence, flattened to `[B][max_pages]`.
+#[derive(Debug, Clone)]
+struct Pages {
+    entry: Vec<i64>,
+    max_pages: usize,
+    rows: i64,
+    stride: i64,
+}
+
+/// The checked geometry of one operand: every `(batch, head, row)` that [`Place::row`] may be asked for lies in the buffer.
+#[derive(Debug, Clone)]
+pub struct Place {
+    base: Vec<i64>,
+    head: i64,
+    row: i64,
+    col: i64,
+    cols: usize,
+    dtype: DType,
+    size: usize,
+    rows: Vec<i64>,
+    heads: i64,
+    ragged: bool,
+    pages: Option<Pages>,
+}
+
+fn int_at(bytes: &[u8], dtype: DType, index: u64) -> Option<i64> {
+    let i = usize::try_from(index).ok()?;
+    if dtype == DType::I64 {
+        let from = i.checked_mul(8)?;
+        bytes.get(from..from.checked_add(8)?).map(|b| i64::from_ne_bytes(b.try_into().expect("8 bytes")))
+    } else {
+        let from = i.checked_mul(4)?;
+        bytes.get(from..from.checked_add(4)?).map(|b| i32::from_ne_bytes(b.try_into().expect("4 bytes")) as i64)
+    }
+}
+
+/// `count` integers along `axis` of an i32 or i64 port, in order.
+pub fn read_ints(port: &Port, axis: usize, count: usize, bytes: &[u8]) -> Result<Vec<i64>, HostError> {
+    if !matches!(port.dtype, DType::I32 | DType::I64) {
+        return Err(fault(&port.name, format!("element type {}", port.dtype), "i32 or i64"));
+    }
+    let stride = if port.dim[axis] > 1 { port.stride[axis] } else { 1 };
+    (0..count)
+        .map(|i| {
+            let at = stride.checked_mul(i as i64).and_then(|at| u64::try_from(at).ok());
+            at.and_then(|at| int_at(bytes, port.dtype, at)).ok_or_else(|| {
+                fault(&port.name, format!("{} bytes for entry {i}", bytes.len()), format!("{count} entries in the buffer"))
+            })
+        })
+        .collect()
+}
+
+/// `B + 1` validated offsets of a ragged port in elements: non-negative, non-decreasing, products in 64 bits.
+fn ragged_bases(port: &Port, batch: usize, inputs: &Inputs<'_>) -> Result<Option<Vec<i64>>, HostError> {
+    let Some(r) = port.ragged else { return Ok(None) };
+    let bytes = bytes_of(inputs, r.uid, &format!("ragged offsets of {}", port.name))?;
+    let mut out = Vec::with_capacity(batch + 1);
+    let mut last = 0;
+    for i in 0..=batch {
+        let off = int_at(bytes, r.dtype, i as u64).ok_or_else(|| {
+            fault(&port.name, format!("{} bytes of ragged offsets", bytes.len()), format!("{} {} offsets", batch + 1, r.dtype))
+        })?;
+        if off < last {
+            return Err(fault(
+                &port.name,
+                format!("ragged offset[{i}] = {off} after {last}"),
+                "non-negative, non-decreasing offsets",
+            ));
+        }
+        last = off;
+        let at = off.checked_mul(r.multiplier);
+        out.push(at.ok_or_else(|| {
+            fault(&port.name, format!("ragged offset[{i}] = {off} times {}", r.multiplier), "a product in 64 bits")
+        })?);
+    }
+    Ok(Some(out))
+}
+
+impl Place {
+    /// Locates `port` in a buffer of `buffer` bytes for the given lengths.
+    ///
+    /// # Errors
+    /// A [`HostError`] that names the tensor when an element type cannot be addressed, a stride is negative, offsets are not
+    /// monotone, a sequence runs past its slot, or any addressed element lies outside the buffer.
+    pub fn new(port: &Port, side: Rows, lens: &Lengths, inputs: &Inputs<'_>, buffer: usize) -> Result<Place, HostError> {
+        let size = float_size(port)?;
+        let batch = lens.q.len();
+        if let Some(axis) = (0..4).find(|&a| port.dim[a] < 1 || port.stride[a] < 0) {
+            let given = format!("extent {} with stride {} on axis {axis}", port.dim[axis], port.stride[axis]);
+            return Err(fault(&port.name, given, "extents of at least 1 and strides of at least 0"));
+        }
+        let step = |a: usize| if port.dim[a] == 1 { 0 } else { port.stride[a] };
+        let used: Vec<i64> = match side {
+            Rows::Query => lens.q.clone(),
+            Rows::Key => lens.kv.clone(),
+            Rows::Declared => vec![port.dim[2]; batch],
+        };
+        let bases = ragged_bases(port, batch, inputs)?;
+        // A dense operand is read and written to its declared extent; a packed one holds the valid tokens only.
+        let rows = if bases.is_some() { used.clone() } else { vec![port.dim[2]; batch] };
+        let base = match &bases {
+            Some(at) => at[..batch].to_vec(),
+            None => (0..batch as i64)
+                .map(|b| step(0).checked_mul(b))
+                .collect::<Option<Vec<i64>>>()
+                .ok_or_else(|| fault(&port.name, format!("batch stride {}", port.stride[0]), "offsets in 64 bits"))?,
+        };
+        if let Some(at) = &bases {
+            for b in 0..batch {
+                let slot = at[b + 1] - at[b];
+                if used[b].checked_mul(step(2)).is_none_or(|n| n > slot) {
+                    let given =
+                        format!("sequence {b} of {} rows at row stride {} in a slot of {slot} elements", used[b], step(2));
+                    return Err(fault(&port.name, given, "each sequence to end before the next one's ragged offset"));
+                }
+            }
+        }
+        let place = Place {
+            base,
+            head: step(1),
+            row: step(2),
+            col: step(3),
+            cols: port.dim[3] as usize,
+            dtype: port.dtype,
+            size,
+            rows,
+            heads: port.dim[1],
+            ragged: bases.is_some(),
+            pages: None,
+        };
+        for b in 0..batch {
+            place.check(&port.name, place.base[b], place.rows[b], buffer)?;
+        }
+        Ok(place)
+    }
+
+    /// Locates a paged pool `(pages, H, page rows, D)` whose logical rows go through a `(B, 1, max_pages, 1)` block table.
+    ///
+    /// Only the entries that `lens.kv` reaches are read, so unused ones may hold anything.
+    ///
+    /// # Errors
+    /// As [`Place::new`], and for a page index outside the pool or a length beyond the table.
+    pub fn paged(pool: &Port, table: &Port, lens: &Lengths, inputs: &Inputs<'_>, buffer: usize) -> Result<Place, HostError> {
+        let one = Lengths { q: vec![pool.dim[2]], kv: vec![pool.dim[2]] };
+        let mut place = Place::new(pool, Rows::Declared, &one, inputs, buffer)?;
+        let (pages, rows) = (pool.dim[0], pool.dim[2]);
+        let bytes = bytes_of(inputs, table.uid, &table.name)?;
+        let max_pages = usize::try_from(table.dim[2]).unwrap_or(0);
+        let mut entry = vec![0; max_pages * lens.kv.len()];
+        for (b, &len) in lens.kv.iter().enumerate() {
+            let used = usize::try_from(len.max(0)).unwrap_or(0).div_ceil(rows as usize);
+            if used > max_pages {
+                let given = format!("sequence {b} of {len} rows");
+                return Err(fault(&table.name, given, format!("at most {max_pages} pages of {rows} rows")));
+            }
+            for i in 0..used {
+                let at = (b as i64).checked_mul(table.stride[0]).zip((i as i64).checked_mul(table.stride[2]));
+                let at = at.and_then(|(x, y)| x.checked_add(y)).and_then(|at| u64::try_from(at).ok());
+                let page = at.and_then(|at| int_at(bytes, table.dtype, at));
+                let page = page.ok_or_else(|| {
+                    fault(&table.name, format!("{} bytes for entry ({b}, {i})", bytes.len()), "the entry in the buffer")
+                })?;
+                if page < 0 || page >= pages {
+                    return Err(fault(
+                        &table.name,
+                        format!("page index {page} in entry ({b}, {i})"),
+                        format!("0 to {} (pages of {})", pages - 1, pool.name),
+                    ));
+                }
+                entry[b * max_pages + i] = page;
+            }
+        }
+        let stride = if pages == 1 { 0 } else { pool.stride[0] };
+        let last = stride.checked_mul(pages - 1);
+        let last = last.ok_or_else(|| fault(&pool.name, format!("page stride {stride}"), "offsets in 64 bits"))?;
+        place.check(&pool.name, last, rows, buffer)?;
+        place.base = vec![0; lens.kv.len()];
+        place.rows = lens.kv.clone();
+        place.pages = Some(Pages { entry, max_pages, rows, stride });
+        Ok(place)
+    }
+
+    /// Proves that `rows` rows from element `base` on lie in `buffer` bytes.
+    fn check(&self, name: &str, base: i64, rows: i64, buffer: usize) -> Result<(), HostError> {
+        if rows == 0 {
+            return Ok(());
+        }
+        let far = |n: i64, s: i64| (n - 1).checked_mul(s);
+        let end =
+            far(self.heads, self.head).zip(far(rows, self.row)).zip(far(self.cols as i64, self.col)).and_then(|((h, r), c)| {
+                base.checked_add(h)?.checked_add(r)?.checked_add(c)?.checked_add(1)?.checked_mul(self.size as i64)
+            });
+        match end {
+            Some(end) if u64::try_from(end).is_ok_and(|e| e <= buffer as u64) => Ok(()),
+            Some(end) => Err(fault(
+                name,
+                format!("elements up to byte {end} in a buffer of {buffer} bytes"),
+                "every addressed element in the buffer",
+            )),
+            None => Err(fault(name, "an element offset beyond 64 bits".to_string(), "offsets in 64 bits")),
+        }
+    }
+
+    /// Element index of column 0 of a row. In bounds for every row below [`Place::rows`].
+    pub fn row(&self, b: usize, h: usize, s: usize) -> usize {
+        let (h, s) = (h as i64 * self.head, s as i64);
+        let at = match &self.pages {
+            None => self.base[b] + h + s * self.row,
+            Some(p) => p.entry[b * p.max_pages + (s / p.rows) as usize] * p.stride + h + (s % p.rows) * self.row,
+        };
+        at as usize
+    }
+
+    /// Rows that the buffer holds for each batch: the declared extent when dense, the valid tokens when packed or paged.
+    pub fn rows(&self) -> &[i64] {
+        &self.rows
+    }
+
+    /// Extent of the innermost axis.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Whether the operand is packed, so that only valid tokens exist.
+    pub fn is_ragged(&self) -> bool {
+        self.ragged
+    }
+
+    /// Reads one row into f32 (exact for every io type); `out` holds [`Place::cols`] values.
+    pub fn read_row(&self, bytes: &[u8], b: usize, h: usize, s: usize, out: &mut [f32]) {
+        self.read_part(bytes, b, h, s, 0, out);
+    }
+
+    /// Reads columns `from..from + out.len()` of one row.
+    pub fn read_part(&self, bytes: &[u8], b: usize, h: usize, s: usize, from: usize, out: &mut [f32]) {
+        let at = self.row(b, h, s) + from * self.col as usize;
+        if self.col == 1 {
+            let src = &bytes[at * self.size..(at + out.len()) * self.size];
+            read_unit(self.dtype, src, out);
+        } else {
+            for (i, x) in out.iter_mut().enumerate() {
+                *x = decode(self.dtype, &bytes[(at + i * self.col as usize) * self.size..]);
+            }
+        }
+    }
+
+    /// One element.
+    pub fn get(&self, bytes: &[u8], b: usize, h: usize, s: usize, d: usize) -> f32 {
+        decode(self.dtype, &bytes[(self.row(b, h, s) + d * self.col as usize) * self.size..])
+    }
+
+    /// Rounds one row into the buffer; stride gaps are left alone (rule S5).
+    pub fn write_row(&self, bytes: &mut [u8], b: usize, h: usize, s: usize, row: &[f32]) {
+        let at = self.row(b, h, s) * self.size;
+        self.write_at(&mut bytes[at..], row);
+    }
+
+    fn write_at(&self, bytes: &mut [u8], row: &[f32]) {
+        let step = if row.len() == 1 { self.size } else { self.col as usize * self.size };
+        for (cell, &x) in bytes.chunks_mut(step.max(self.size)).zip(row) {
+            encode(self.dtype, x, cell);
+        }
+    }
+
+    /// Writes rows through `fill(b, h, s, row)`: batches `b`, heads and rows of the window, rows clipped to what the buffer holds.
+    ///
+    /// Runs in parallel where the layout nests, so that the buffer can be cut into disjoint pieces; the result is the same either way.
+    pub fn scatter<F>(&self, bytes: &mut [u8], b: Range<usize>, h: Range<usize>, s: Range<usize>, fill: &F)
+    where
+        F: Fn(usize, usize, usize, &mut [f32]) + Sync,
+    {
+        let held = |b: usize| (self.rows[b] as usize).min(s.end).saturating_sub(s.start) as i64;
+        let at = [b.start, h.start, s.start];
+        let heads = Axis { index: 1, count: h.len() as i64, stride: self.head };
+        if !self.ragged {
+            if b.is_empty() || h.is_empty() || held(b.start) == 0 {
+                return;
+            }
+            let stride = if b.len() > 1 { self.base[b.start + 1] - self.base[b.start] } else { 0 };
+            let axes = vec![
+                Axis { index: 0, count: b.len() as i64, stride },
+                heads,
+                Axis { index: 2, count: held(b.start), stride: self.row },
+            ];
+            let from = self.row(b.start, h.start, s.start) * self.size;
+            self.walk(&mut bytes[from..], axes, at, 2, fill);
+            return;
+        }
+        let inner = (self.cols as i64 - 1) * self.col;
+        // Head-major packing interleaves the sequences inside every head plane: one piece after the other there.
+        let token_major = self.row > (h.len() as i64 - 1) * self.head + inner;
+        if !token_major {
+            for b in b.filter(|&b| held(b) > 0) {
+                let axes = vec![heads, Axis { index: 2, count: held(b), stride: self.row }];
+                let from = self.row(b, at[1], at[2]) * self.size;
+                self.walk(&mut bytes[from..], axes, [b, at[1], at[2]], 2, fill);
+            }
+            return;
+        }
+        // Offsets are monotone and each sequence fits its slot, so every sequence is a piece of its own.
+        let (mut rest, mut start) = (bytes, 0);
+        rayon::scope(|scope| {
+            for b in b.filter(|&b| held(b) > 0) {
+                let axes = vec![heads, Axis { index: 2, count: held(b), stride: self.row }];
+                let from = self.row(b, at[1], at[2]) * self.size;
+                let long = (held(b) - 1) * self.row + (heads.count - 1) * self.head + inner + 1;
+                let (_, tail) = std::mem::take(&mut rest).split_at_mut(from - start);
+                let (mine, tail) = tail.split_at_mut(long as usize * self.size);
+                rest = tail;
+                start = from + long as usize * self.size;
+                scope.spawn(move |_| self.walk(mine, axes, [b, at[1], at[2]], 1, fill));
+            }
+        });
+    }
+
+    fn walk<F>(&self, bytes: &mut [u8], mut axes: Vec<Axis>, at: [usize; 3], parallel: u32, fill: &F)
+    where
+        F: Fn(usize, usize, usize, &mut [f32]) + Sync,
+    {
+        axes.retain(|a| a.count > 1);
+        axes.sort_by_key(|a| std::cmp::Reverse(a.stride));
+        let below: i64 = axes.iter().skip(1).map(|a| (a.count - 1) * a.stride).sum::<i64>() + (self.cols as i64 - 1) * self.col;
+        if let Some(&Axis { index, count, stride }) = axes.first().filter(|a| parallel > 0 && a.stride > below) {
+            let pieces = bytes.par_chunks_mut(stride as usize * self.size).take(count as usize);
+            pieces.enumerate().with_min_len(16.min(count as usize / 8 + 1)).for_each(|(i, piece)| {
+                let mut at = at;
+                at[index] += i;
+                self.walk(piece, axes[1..].to_vec(), at, parallel - 1, fill);
+            });
+            return;
+        }
+        let mut row = vec![0.0; self.cols];
+        for i in 0..axes.iter().map(|a| a.count).product() {
+            let (mut left, mut offset, mut at) = (i, 0, at);
+            for a in axes.iter().rev() {
+                at[a.index] += (left % a.count) as usize;
+                offset += left % a.count * a.stride;
+                left /= a.count;
+            }
+            fill(at[0], at[1], at[2], &mut row);
+            self.write_at(&mut bytes[offset as usize * self.size..], &row);
+        }
+    }
+}
+
+/// One of batch (0), head (1) and row (2) in a scatter.
+#[derive(Debug, Clone, Copy)]
+struct Axis {
+    index: usize,
+    count: i64,
+    stride: i64,
+}
+
+/// Bytes an element of a floating-point operand takes.
+fn float_size(port: &Port) -> Result<usize, HostError> {
+    match port.dtype {
+        DType::F32 => Ok(4),
+        DType::F16 | DType::BF16 => Ok(2),
+        other => Err(fault(&port.name, format!("element type {other}"), "f32, f16 or bf16")),
+    }
+}
+
+fn decode(dtype: DType, b: &[u8]) -> f32 {
+    match dtype {
+        DType::F16 => f16::from_ne_bytes([b[0], b[1]]).to_f32(),
+        DType::BF16 => bf16::from_ne_bytes([b[0], b[1]]).to_f32(),
+        _ => f32::from_ne_bytes([b[0], b[1], b[2], b[3]]),
+    }
+}
+
+fn encode(dtype: DType, x: f32, cell: &mut [u8]) {
+    match dtype {
+        DType::F16 => cell[..2].copy_from_slice(&f16::from_f32(x).to_ne_bytes()),
+        DType::BF16 => cell[..2].copy_from_slice(&bf16::from_f32(x).to_ne_bytes()),
+        _ => cell[..4].copy_from_slice(&x.to_ne_bytes()),
+    }
+}
+
+/// Contiguous elements to f32; the buffer may start at any byte.
+fn read_unit(dtype: DType, src: &[u8], out: &mut [f32]) {
+    match dtype {
+        DType::F16 => {
+            for (s, o) in src.chunks(128).zip(out.chunks_mut(64)) {
+                let mut halves = [f16::ZERO; 64];
+                for (h, b) in halves.iter_mut().zip(s.chunks_exact(2)) {
+                    *h = f16::from_ne_bytes([b[0], b[1]]);
+                }
+                halves[..o.len()].convert_to_f32_slice(o);
+            }
+        }
+        DType::BF16 => {
+            for (o, b) in out.iter_mut().zip(src.chunks_exact(2)) {
+                *o = f32::from_bits((u16::from_ne_bytes([b[0], b[1]]) as u32) << 16);
+            }
+        }
+        _ => {
+            for (o, b) in out.iter_mut().zip(src.chunks_exact(4)) {
+                *o = f32::from_ne_bytes([b[0], b[1], b[2], b[3]]);
+            }
+        }
+    }
+}
+
+/// The softmax scale of this execution.
+pub fn scale(facts: &SdpaFacts, inputs: &Inputs<'_>) -> Result<f32, HostError> {
+    match facts.scale {
+        super::Scale::Static(x) => Ok(x),
+        super::Scale::Dynamic(uid) => {
+            let port = need(&facts.ports.attn_scale, "attn_scale")?;
+            let bytes = bytes_of(inputs, uid, &port.name)?;
+            if bytes.len() < float_size(port)? {
+                return Err(fault(&port.name, format!("{} bytes", bytes.len()), "one element"));
+            }
+            Ok(decode(port.dtype, bytes))
+        }
+    }
+}
