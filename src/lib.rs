@@ -2,6 +2,7 @@
 #![doc = include_str!("ARCHITECTURE.md")]
 #![deny(unsafe_code)]
 
+pub mod analyze;
 pub mod device;
 pub mod error;
 pub mod graph;

@@ -7,7 +7,7 @@ use crate::{DType, Error, ErrorCode, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compat {
     /// Rules that only express what cuDNN could not run are lifted where this project's own engines run it; see
-    /// `graph::rules` for the list with reasons.
+    /// [`rules`](crate::graph::rules) for the list with reasons.
     #[default]
     Frostgraph,
     /// Every rule of facts §2.3 as it stands there: a graph that passes also passes cudnn-frontend's validation.

@@ -28,6 +28,11 @@ impl FrozenGraph {
         self.tensors.iter().enumerate().map(|(i, t)| (TensorId(i as u32), t))
     }
 
+    /// Keys of the longest sequence of an attention node.
+    pub(crate) fn s_kv(&self, node: &Node) -> i64 {
+        super::infer::s_kv(node, &self.tensors)
+    }
+
     /// Nodes in insertion order.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes

@@ -5,11 +5,17 @@
 
 mod attrs;
 mod builder;
+mod check;
+mod freeze;
 mod frozen;
+mod infer;
 mod node;
+mod order;
 mod ports;
+pub mod rules;
 mod sdpa;
 mod tensor;
+mod uids;
 
 pub use attrs::{Alignment, AttnScale, Dropout, Implementation, Mask, SdpaAttrs, SdpaBackwardAttrs};
 pub use builder::{Compat, Graph, GraphOptions};

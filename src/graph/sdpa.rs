@@ -312,7 +312,6 @@ impl SdpaAttrs {
 impl Mask {
     /// Left bound as a length, right bound and bottom-right anchor as the validation rules resolve them (facts §2.3): an explicit left
     /// bound beats the window, a causal flag pins the right bound to 0 and sets the alignment, bottom-right beats top-left.
-    #[allow(dead_code, reason = "used by the rules, which land next")]
     pub(super) fn diagonal(&self) -> (Option<i64>, Option<i64>, bool) {
         let left = self.left_bound.or(self.sliding_window);
         if self.causal_bottom_right {

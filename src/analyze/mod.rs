@@ -1,0 +1,21 @@
+//! From a frozen graph to facts: what each node asks for, in the vocabulary of the engines.
+//!
+//! Facts describe and never judge (invariant I2). Only a graph that is malformed for every engine gets `invalid`, with the first reason
+//! in the order of facts §3.5; every row then declines with that text.
+
+mod sdpa;
+
+use crate::graph::{FrozenGraph, Op};
+use frostgraph_engines::Facts;
+
+/// Facts of the node at this index of [`FrozenGraph::nodes`].
+///
+/// # Panics
+/// When `node` is not below the number of nodes.
+pub fn analyze(graph: &FrozenGraph, node: usize) -> Facts {
+    let node = &graph.nodes()[node];
+    match &node.op {
+        Op::Sdpa(a) => Facts::Sdpa(Box::new(sdpa::forward(graph, node, a))),
+        Op::SdpaBackward(a) => Facts::Sdpa(Box::new(sdpa::backward(graph, node, a))),
+    }
+}

@@ -1,0 +1,132 @@
+//! Defaults and inference: element types, extents and strides that the user left open.
+
+use super::{GraphOptions, InPort, Node, Op, OutPort, Tensor, TensorId};
+use crate::{DType, Error, ErrorCode, Result};
+
+/// Element types: f32 for softmax statistics and dSink, else the intermediate type for virtual tensors and the io type for others.
+pub(super) fn dtypes(tensors: &mut [Tensor], nodes: &[Node], options: &GraphOptions) {
+    for node in nodes {
+        for (port, &id) in &node.outputs {
+            let statistic = match port {
+                OutPort::Stats | OutPort::Max | OutPort::SumExp | OutPort::DSink => true,
+                OutPort::O | OutPort::RngDump | OutPort::DQ | OutPort::DK | OutPort::DV | OutPort::DBias => false,
+            };
+            let t = &mut tensors[id.0 as usize];
+            if statistic && t.dtype.is_none() {
+                t.dtype = Some(DType::F32);
+            }
+        }
+    }
+    for t in tensors.iter_mut().filter(|t| t.dtype.is_none()) {
+        t.dtype = Some(if t.is_virtual { options.intermediate.unwrap_or(options.io) } else { options.io });
+    }
+}
+
+/// Row-major strides.
+pub(super) fn row_major(dim: &[i64]) -> Result<Vec<i64>> {
+    let order: Vec<usize> = (0..dim.len()).collect();
+    compact(dim, &order)
+}
+
+/// Compact strides with the axes of `order` from outermost to innermost.
+fn compact(dim: &[i64], order: &[usize]) -> Result<Vec<i64>> {
+    let mut stride = vec![0; dim.len()];
+    let mut span: i64 = 1;
+    for &axis in order.iter().rev() {
+        stride[axis] = span;
+        span = span.checked_mul(dim[axis]).ok_or_else(|| overflow(dim))?;
+    }
+    Ok(stride)
+}
+
+/// The error for extents whose product leaves 64 bits.
+pub(super) fn overflow(dim: &[i64]) -> Error {
+    Error::new(ErrorCode::BadDims, format!("extents {dim:?}"), "an element count that fits in 63 bits")
+}
+
+/// Axes from outermost to innermost in memory. A broadcast axis (stride 0, extent above 1) has no place in memory and goes outermost,
+/// so that an output modelled on it stays dense with its head dim innermost (report #35).
+fn order_of(t: &Tensor) -> [usize; 4] {
+    let mut axes = [0, 1, 2, 3];
+    let key = |a: usize| if t.stride[a] == 0 && t.dim[a] > 1 { i64::MAX } else { t.stride[a] };
+    axes.sort_by_key(|&a| std::cmp::Reverse(key(a)));
+    axes
+}
+
+/// Fills the outputs of a node whose Q, K and V have rank 4.
+pub(super) fn outputs(node: &Node, tensors: &mut [Tensor]) -> Result<()> {
+    let at = |port: InPort| node.inputs.get(&port).copied();
+    let (Some(q), Some(k), Some(v)) = (at(InPort::Q), at(InPort::K), at(InPort::V)) else { return Ok(()) };
+    let [b, h, s_q, _] = dim4(&tensors[q.0 as usize]);
+    let d_v = dim4(&tensors[v.0 as usize])[3];
+    for (port, &id) in &node.outputs {
+        let model = match port {
+            OutPort::O => {
+                let dim = [b, h, s_q, d_v];
+                let order = order_of(&tensors[q.0 as usize]);
+                fill(&mut tensors[id.0 as usize], &dim, |d| compact(d, &order))?;
+                continue;
+            }
+            OutPort::Stats | OutPort::Max | OutPort::SumExp => {
+                fill(&mut tensors[id.0 as usize], &[b, h, s_q, 1], row_major)?;
+                continue;
+            }
+            OutPort::RngDump => {
+                let s_kv = s_kv(node, tensors);
+                fill(&mut tensors[id.0 as usize], &[b, h, s_q, s_kv], row_major)?;
+                continue;
+            }
+            OutPort::DQ => Some(q),
+            OutPort::DK => Some(k),
+            OutPort::DV => Some(v),
+            OutPort::DBias => at(InPort::Bias),
+            OutPort::DSink => at(InPort::Sink),
+        };
+        if let Some(model) = model {
+            like(tensors, id, model)?;
+        }
+    }
+    Ok(())
+}
+
+/// Keys a query can face: the extent of K, or what the page table and the declared maximum allow.
+pub(super) fn s_kv(node: &Node, tensors: &[Tensor]) -> i64 {
+    let tensor = |port| node.inputs.get(&port).map(|id: &TensorId| &tensors[id.0 as usize]);
+    let rows = tensor(InPort::K).and_then(|k| k.dim.get(2)).copied().unwrap_or(0);
+    let Some(table) = tensor(InPort::PageTableK).or(tensor(InPort::PageTableV)) else { return rows };
+    let max = match &node.op {
+        Op::Sdpa(a) => a.max_seq_len_kv,
+        Op::SdpaBackward(_) => None,
+    };
+    max.unwrap_or_else(|| table.dim.get(2).copied().unwrap_or(0).saturating_mul(rows))
+}
+
+fn dim4(t: &Tensor) -> [i64; 4] {
+    [t.dim[0], t.dim[1], t.dim[2], t.dim[3]]
+}
+
+/// Extents and strides of `model`; own extents of the user get compact strides in the model's order where they differ.
+fn like(tensors: &mut [Tensor], id: TensorId, model: TensorId) -> Result<()> {
+    if !tensors[id.0 as usize].dim.is_empty() && !tensors[id.0 as usize].stride.is_empty() {
+        return Ok(());
+    }
+    let (dim, stride) = (tensors[model.0 as usize].dim.clone(), tensors[model.0 as usize].stride.clone());
+    let t = &mut tensors[id.0 as usize];
+    if t.dim.is_empty() {
+        t.dim.clone_from(&dim);
+    }
+    if t.stride.is_empty() {
+        t.stride = if t.dim == dim { stride } else { row_major(&t.dim)? };
+    }
+    Ok(())
+}
+
+fn fill(t: &mut Tensor, dim: &[i64; 4], strides: impl Fn(&[i64]) -> Result<Vec<i64>>) -> Result<()> {
+    if t.dim.is_empty() {
+        t.dim = dim.to_vec();
+    }
+    if t.stride.is_empty() {
+        t.stride = if t.dim.len() == 4 { strides(&t.dim)? } else { row_major(&t.dim)? };
+    }
+    Ok(())
+}
