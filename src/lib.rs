@@ -6,6 +6,8 @@ pub mod analyze;
 pub mod device;
 pub mod error;
 pub mod graph;
+#[cfg(feature = "cuda")]
+pub mod runtime;
 
 pub use device::Device;
 pub use error::{Error, ErrorCode, Result};

@@ -1,0 +1,523 @@
+//! Cubins in memory and on disk.
+//!
+//! No lock files: a process that dies holding nothing can block nobody (field report 115). An entry is written beside its place, synced and
+//! renamed, so a reader sees a whole entry or none; when several processes compile the same kernel the last rename wins, with equal bytes.
+//! Inside a process every key has one cell, so 64 threads compile a kernel once (report 118). The key holds contents only (report 116).
+
+use super::compile::{compile_with, options, source_digest, Cubin};
+use super::entry::{self, Header};
+use super::nvrtc::Nvrtc;
+use crate::engines::KernelSpec;
+use crate::{Error, ErrorCode, Result};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Default size cap of the disk cache.
+pub const DEFAULT_MAX_BYTES: u64 = 1 << 30;
+/// A file that a killed writer left behind is removed after this long.
+const STALE_TEMP: std::time::Duration = std::time::Duration::from_secs(3600);
+
+type Cell = Arc<OnceLock<Result<Arc<Cubin>>>>;
+
+/// A cubin cache: a folder, or memory alone.
+#[derive(Debug)]
+pub struct CubinCache {
+    dir: Option<PathBuf>,
+    max_bytes: u64,
+    cells: Mutex<BTreeMap<String, Cell>>,
+    unwritable: OnceLock<()>,
+}
+
+/// One file of the cache as [`CubinCache::list`] shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// File name.
+    pub file: String,
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Last use.
+    pub used: std::time::SystemTime,
+    /// What it holds; the reason when it cannot be used.
+    pub contents: std::result::Result<Header, String>,
+}
+
+/// Where the cache lies by the environment: `FROSTGRAPH_CACHE_DIR`, else `XDG_CACHE_HOME`, else `~/.cache`; `None` without any of them.
+pub fn default_dir() -> Option<PathBuf> {
+    let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    var("FROSTGRAPH_CACHE_DIR").or_else(|| {
+        let base = var("XDG_CACHE_HOME").filter(|p| p.is_absolute()).or_else(|| var("HOME").map(|h| h.join(".cache")))?;
+        Some(base.join("frostgraph"))
+    })
+}
+
+/// Size cap by the environment: `FROSTGRAPH_CACHE_MAX_BYTES`, else [`DEFAULT_MAX_BYTES`].
+pub fn default_max_bytes() -> u64 {
+    let Ok(given) = std::env::var("FROSTGRAPH_CACHE_MAX_BYTES") else { return DEFAULT_MAX_BYTES };
+    given.trim().parse().unwrap_or_else(|_| {
+        tracing::warn!(value = given, "FROSTGRAPH_CACHE_MAX_BYTES is no number of bytes; the default stands");
+        DEFAULT_MAX_BYTES
+    })
+}
+
+impl CubinCache {
+    /// A cache in `dir` (made on first write), or in memory alone. `max_bytes` caps the disk; 0 keeps nothing there.
+    pub fn new(dir: Option<PathBuf>, max_bytes: u64) -> CubinCache {
+        let dir = if max_bytes == 0 { None } else { dir };
+        CubinCache { dir, max_bytes, cells: Mutex::default(), unwritable: OnceLock::new() }
+    }
+
+    /// The process's cache, configured by the environment at first use.
+    pub fn global() -> &'static CubinCache {
+        static GLOBAL: OnceLock<CubinCache> = OnceLock::new();
+        GLOBAL.get_or_init(|| CubinCache::new(default_dir(), default_max_bytes()))
+    }
+
+    /// The cubin of a kernel: from memory, from disk, or compiled and kept.
+    ///
+    /// # Errors
+    /// FG6004 when it does not compile. A cache that cannot be read or written is no error: it is logged once and done without.
+    pub fn kernel(&self, nvrtc: &Nvrtc, arch: &str, spec: &KernelSpec) -> Result<Arc<Cubin>> {
+        let header = Header::new(spec, arch, &nvrtc.release(), &source_digest(spec, arch)?, &options(spec, arch));
+        self.get_or_compile(header, spec, || compile_with(nvrtc, spec, arch))
+    }
+
+    /// As [`CubinCache::kernel`] with the compiler given by the caller.
+    ///
+    /// # Errors
+    /// The compiler's. Callers that wait for the same kernel share its error; later callers try again.
+    pub(crate) fn get_or_compile(
+        &self,
+        header: Header,
+        spec: &KernelSpec,
+        compile: impl FnOnce() -> Result<Cubin>,
+    ) -> Result<Arc<Cubin>> {
+        let key = header.key();
+        let cell = self.cells.lock().unwrap_or_else(PoisonError::into_inner).entry(key.clone()).or_default().clone();
+        let result = cell.get_or_init(|| {
+            if let Some(found) = self.read(&key, &header, spec) {
+                return Ok(Arc::new(found));
+            }
+            let cubin = compile()?;
+            self.write(&key, &header, &cubin);
+            Ok(Arc::new(cubin))
+        });
+        if result.is_err() {
+            let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
+            if cells.get(&key).is_some_and(|now| Arc::ptr_eq(now, &cell)) {
+                cells.remove(&key);
+            }
+        }
+        result.clone()
+    }
+
+    fn path(&self, key: &str) -> Option<PathBuf> {
+        Some(self.dir.as_ref()?.join(format!("{key}.{}", entry::EXTENSION)))
+    }
+
+    /// A whole, undamaged entry with this identity; anything else is a miss.
+    fn read(&self, key: &str, header: &Header, spec: &KernelSpec) -> Option<Cubin> {
+        let path = self.path(key)?;
+        let bytes = std::fs::read(&path).ok()?;
+        match entry::decode(&bytes).and_then(|(found, image)| {
+            if !found.same_kernel(header) {
+                return Err("holds another kernel".to_owned());
+            }
+            Cubin::new(spec, &header.arch, &header.nvrtc, image.to_vec(), &found.log).map_err(|e| e.to_string())
+        }) {
+            Ok(cubin) => {
+                // The time of last use decides what a full cache drops first. A read-only cache still serves.
+                let now = std::time::SystemTime::now();
+                let _ = std::fs::File::options().append(true).open(&path).and_then(|f| f.set_modified(now));
+                Some(cubin)
+            }
+            Err(why) => {
+                tracing::warn!(file = %path.display(), why, "cubin cache entry is ignored and made again");
+                None
+            }
+        }
+    }
+
+    fn write(&self, key: &str, header: &Header, cubin: &Cubin) {
+        let (Some(path), Some(dir)) = (self.path(key), self.dir.as_ref()) else { return };
+        let header = Header { log: cubin.log.clone(), ..header.clone() };
+        let bytes = entry::encode(&header, &cubin.bytes);
+        if bytes.len() as u64 > self.max_bytes {
+            return;
+        }
+        match put(dir, &path, &bytes) {
+            Ok(()) => self.prune(dir, &path),
+            Err(e) => {
+                self.unwritable.get_or_init(|| {
+                    tracing::warn!(dir = %dir.display(), error = %e, "the cubin cache cannot be written; kernels are compiled anew in each process");
+                });
+            }
+        }
+    }
+
+    /// Removes the least recently used entries until the folder is under its cap, and what killed writers left.
+    fn prune(&self, dir: &Path, keep: &Path) {
+        let mut files: Vec<(std::time::SystemTime, u64, PathBuf)> = Vec::new();
+        for (path, meta) in files_of(dir) {
+            let used = meta.modified().unwrap_or(std::time::UNIX_EPOCH);
+            if is_temp(&path) {
+                if used.elapsed().is_ok_and(|age| age > STALE_TEMP) {
+                    let _ = std::fs::remove_file(&path);
+                }
+            } else if is_entry(&path) {
+                files.push((used, meta.len(), path));
+            }
+        }
+        files.sort();
+        let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
+        for (_, bytes, path) in files {
+            if total <= self.max_bytes {
+                break;
+            }
+            // Another process may have removed it first: the bytes are gone either way.
+            if path != keep && (std::fs::remove_file(&path).is_ok() || !path.exists()) {
+                total -= bytes;
+            }
+        }
+    }
+
+    /// Entries, ordered by file name.
+    ///
+    /// # Errors
+    /// FG6005 when the folder cannot be read; a folder that does not exist is an empty cache.
+    pub fn list(&self) -> Result<Vec<Entry>> {
+        let Some(dir) = &self.dir else { return Ok(Vec::new()) };
+        match std::fs::read_dir(dir) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(folder_error(dir, &e)),
+            Ok(_) => {}
+        }
+        let mut entries = Vec::new();
+        for (path, meta) in files_of(dir).into_iter().filter(|(p, _)| is_entry(p)) {
+            let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let contents = match std::fs::read(&path) {
+                Ok(bytes) => entry::decode(&bytes).map(|(header, _)| header).and_then(|header| {
+                    if file.strip_suffix(&format!(".{}", entry::EXTENSION)) == Some(header.key().as_str()) {
+                        Ok(header)
+                    } else {
+                        Err("the name is not the key of the contents".into())
+                    }
+                }),
+                Err(e) => Err(e.to_string()),
+            };
+            entries.push(Entry { file, bytes: meta.len(), used: meta.modified().unwrap_or(std::time::UNIX_EPOCH), contents });
+        }
+        entries.sort_by(|a, b| a.file.cmp(&b.file));
+        Ok(entries)
+    }
+
+    /// Checks every entry and removes the unusable ones; gives the kept and the removed.
+    ///
+    /// # Errors
+    /// FG6005 when the folder cannot be read or a damaged entry cannot be removed.
+    pub fn verify(&self) -> Result<(Vec<Entry>, Vec<Entry>)> {
+        let (good, bad): (Vec<Entry>, Vec<Entry>) = self.list()?.into_iter().partition(|e| e.contents.is_ok());
+        self.remove(&bad)?;
+        Ok((good, bad))
+    }
+
+    /// Removes every entry and every leftover of killed writers; gives the removed entries. Files of other kinds stay.
+    ///
+    /// # Errors
+    /// FG6005 when the folder cannot be read or an entry cannot be removed.
+    pub fn clear(&self) -> Result<Vec<Entry>> {
+        let all = self.list()?;
+        self.remove(&all)?;
+        for (path, _) in self.dir.iter().flat_map(|d| files_of(d)).filter(|(p, _)| is_temp(p)) {
+            let _ = std::fs::remove_file(path);
+        }
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        Ok(all)
+    }
+
+    fn remove(&self, entries: &[Entry]) -> Result<()> {
+        let Some(dir) = &self.dir else { return Ok(()) };
+        for e in entries {
+            match std::fs::remove_file(dir.join(&e.file)) {
+                Err(err) if err.kind() != std::io::ErrorKind::NotFound => return Err(folder_error(&dir.join(&e.file), &err)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The folder, when there is one.
+    pub fn dir(&self) -> Option<&Path> {
+        self.dir.as_deref()
+    }
+
+    /// The size cap of the folder in bytes.
+    pub fn max_bytes(&self) -> u64 {
+        self.max_bytes
+    }
+}
+
+fn folder_error(path: &Path, e: &std::io::Error) -> Error {
+    Error::new(ErrorCode::CubinCache, e.to_string(), "a cubin cache that can be read and written")
+        .at(path.display().to_string())
+        .help("Set FROSTGRAPH_CACHE_DIR to another folder")
+}
+
+fn is_entry(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == entry::EXTENSION)
+}
+
+fn is_temp(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "tmp") && path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("fg-"))
+}
+
+/// Plain files of a folder with their metadata; links are not followed.
+fn files_of(dir: &Path) -> Vec<(PathBuf, std::fs::Metadata)> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|e| Some((e.path(), e.metadata().ok()?))).filter(|(_, m)| m.is_file()).collect()
+}
+
+/// Writes beside, syncs, renames. The temporary's name is unique in this process and, through the pid, on this machine; across machines
+/// that share a folder `create_new` refuses a clash.
+fn put(dir: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static SERIAL: AtomicU64 = AtomicU64::new(0);
+    std::fs::create_dir_all(dir)?;
+    let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.subsec_nanos());
+    let temp = dir.join(format!("fg-{}-{}-{nanos}.tmp", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed)));
+    let result = (|| {
+        let mut file = std::fs::File::options().write(true).create_new(true).open(&temp)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&temp, path)
+    })();
+    if result.is_err() {
+        let _ = std::fs::remove_file(&temp);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::test_util::{image, spec};
+    use std::process::{Command, Stdio};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::{Duration, Instant};
+
+    fn header(entry: &'static str) -> Header {
+        Header::new(&spec(entry), "sm_90a", "13.0", "digest", &options(&spec(entry), "sm_90a"))
+    }
+
+    fn compiled(entry: &'static str, code: &[u8]) -> Result<Cubin> {
+        Cubin::new(&spec(entry), "sm_90a", "13.0", image(entry, &[(0, 8)], code), "log")
+    }
+
+    fn get(cache: &CubinCache, entry: &'static str, compilations: &AtomicUsize) -> Result<Arc<Cubin>> {
+        cache.get_or_compile(header(entry), &spec(entry), || {
+            compilations.fetch_add(1, Ordering::SeqCst);
+            compiled(entry, b"code")
+        })
+    }
+
+    fn folder() -> (tempfile::TempDir, CubinCache) {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = CubinCache::new(Some(dir.path().to_path_buf()), DEFAULT_MAX_BYTES);
+        (dir, cache)
+    }
+
+    fn entry_file(dir: &Path, entry: &'static str) -> PathBuf {
+        dir.join(format!("{}.{}", header(entry).key(), entry::EXTENSION))
+    }
+
+    #[test]
+    fn a_second_process_would_find_the_same_cubin() {
+        let (dir, first) = folder();
+        let n = AtomicUsize::new(0);
+        let cold = get(&first, "k", &n).unwrap();
+        let second = CubinCache::new(Some(dir.path().to_path_buf()), DEFAULT_MAX_BYTES);
+        let warm = get(&second, "k", &n).unwrap();
+        assert_eq!((cold, n.load(Ordering::SeqCst)), (warm, 1));
+    }
+
+    /// Corrupt, truncated, empty and foreign entries are misses, and are replaced by good ones.
+    #[test]
+    fn unusable_entries_are_misses_and_are_replaced() {
+        let (dir, cache) = folder();
+        let n = AtomicUsize::new(0);
+        get(&cache, "k", &n).unwrap();
+        get(&cache, "other", &n).unwrap();
+        let file = entry_file(dir.path(), "k");
+        let good = std::fs::read(&file).unwrap();
+        let mut flipped = good.clone();
+        *flipped.last_mut().unwrap() ^= 1;
+        let foreign = std::fs::read(entry_file(dir.path(), "other")).unwrap();
+        let other_version = [b"FGCUBIN\x02", &good[8..]].concat();
+        for bad in [flipped, good[..good.len() / 2].to_vec(), Vec::new(), b"hello".to_vec(), foreign, other_version] {
+            std::fs::write(&file, bad).unwrap();
+            let before = n.load(Ordering::SeqCst);
+            let fresh = CubinCache::new(Some(dir.path().to_path_buf()), DEFAULT_MAX_BYTES);
+            get(&fresh, "k", &n).unwrap();
+            assert_eq!(n.load(Ordering::SeqCst), before + 1);
+            assert_eq!(std::fs::read(&file).unwrap(), good);
+        }
+    }
+
+    /// Report 118: 64 threads want the same four kernels at once; four compilations.
+    #[test]
+    fn threads_share_one_compilation_per_key_118() {
+        let cache = CubinCache::new(None, DEFAULT_MAX_BYTES);
+        let n = AtomicUsize::new(0);
+        let gate = std::sync::Barrier::new(64);
+        std::thread::scope(|s| {
+            for i in 0..64 {
+                let (cache, n, gate) = (&cache, &n, &gate);
+                s.spawn(move || {
+                    gate.wait();
+                    for k in 0..4 {
+                        get(cache, ["a", "b", "c", "d"][(i + k) % 4], n).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(n.load(Ordering::SeqCst), 4);
+    }
+
+    #[test]
+    fn a_failure_is_not_kept() {
+        let (_dir, cache) = folder();
+        let fail = cache.get_or_compile(header("k"), &spec("k"), || Err(Error::new(ErrorCode::Nvrtc, "no", "yes")));
+        assert_eq!(fail.unwrap_err().code, ErrorCode::Nvrtc);
+        get(&cache, "k", &AtomicUsize::new(0)).unwrap();
+    }
+
+    /// The least recently *used* entry goes, not the oldest one; the entry just written stays.
+    #[test]
+    fn pruning_drops_what_was_used_longest_ago() {
+        let (dir, cache) = folder();
+        let n = AtomicUsize::new(0);
+        let age = |entry, secs| {
+            let file = std::fs::File::options().append(true).open(entry_file(dir.path(), entry)).unwrap();
+            file.set_modified(std::time::SystemTime::now() - Duration::from_secs(secs)).unwrap();
+        };
+        for (entry, secs) in [("a", 300), ("b", 200), ("c", 100)] {
+            get(&cache, entry, &n).unwrap();
+            age(entry, secs);
+        }
+        std::fs::write(dir.path().join("fg-1-0-0.tmp"), b"left by a killed writer").unwrap();
+        std::fs::File::options()
+            .append(true)
+            .open(dir.path().join("fg-1-0-0.tmp"))
+            .and_then(|f| f.set_modified(std::time::SystemTime::now() - Duration::from_secs(7200)))
+            .unwrap();
+        std::fs::write(dir.path().join("notes.txt"), b"the user's").unwrap();
+        let one = std::fs::metadata(entry_file(dir.path(), "a")).unwrap().len();
+        let small = CubinCache::new(Some(dir.path().to_path_buf()), 3 * one + one / 2);
+        get(&small, "a", &n).unwrap();
+        assert_eq!(n.load(Ordering::SeqCst), 3, "a was a hit, which makes it recent");
+        get(&small, "d", &n).unwrap();
+        let left: Vec<bool> = ["a", "b", "c", "d"].iter().map(|e| entry_file(dir.path(), e).exists()).collect();
+        assert_eq!(left, [true, false, true, true]);
+        assert!(!dir.path().join("fg-1-0-0.tmp").exists() && dir.path().join("notes.txt").exists());
+    }
+
+    /// A folder that cannot be made (a file lies in the way) does not stop anything.
+    #[test]
+    fn an_unwritable_folder_is_done_without() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let cache = CubinCache::new(Some(file.path().join("sub")), DEFAULT_MAX_BYTES);
+        let n = AtomicUsize::new(0);
+        get(&cache, "k", &n).unwrap();
+        get(&cache, "k", &n).unwrap();
+        assert_eq!(n.load(Ordering::SeqCst), 1, "memory still serves");
+        assert_eq!(std::fs::read(file.path()).unwrap(), b"");
+    }
+
+    #[test]
+    fn list_verify_and_clear() {
+        let (dir, cache) = folder();
+        let n = AtomicUsize::new(0);
+        assert_eq!(cache.list().unwrap(), []);
+        get(&cache, "a", &n).unwrap();
+        get(&cache, "b", &n).unwrap();
+        std::fs::write(entry_file(dir.path(), "c"), b"junk").unwrap();
+        std::fs::copy(entry_file(dir.path(), "a"), entry_file(dir.path(), "d")).unwrap();
+        std::fs::write(dir.path().join("notes.txt"), b"the user's").unwrap();
+        assert_eq!(cache.list().unwrap().len(), 4);
+        let (good, bad) = cache.verify().unwrap();
+        let kernels: Vec<String> = good.into_iter().map(|e| e.contents.unwrap().kernel).collect();
+        assert_eq!(kernels.len(), 2);
+        assert!(kernels.contains(&"kernels/test/k.cu:a for sm_90a".to_owned()), "{kernels:?}");
+        let mut why: Vec<String> = bad.into_iter().map(|e| e.contents.unwrap_err()).collect();
+        why.sort();
+        assert_eq!(why, ["the name is not the key of the contents", "truncated"]);
+        assert_eq!(cache.clear().unwrap().len(), 2);
+        assert_eq!(cache.list().unwrap(), []);
+        assert!(dir.path().join("notes.txt").exists(), "only our files go");
+        let blocked = CubinCache::new(Some(dir.path().join("notes.txt")), 1);
+        assert_eq!(blocked.list().unwrap_err().code, ErrorCode::CubinCache);
+    }
+
+    const DIR: &str = "FROSTGRAPH_TEST_CACHE_DIR";
+
+    /// Run by the two tests below in processes of their own.
+    #[test]
+    #[ignore = "a child process of the tests below"]
+    fn child_process() {
+        let dir = PathBuf::from(std::env::var_os(DIR).expect("started by its parent test"));
+        let cache = CubinCache::new(Some(dir.join("cache")), DEFAULT_MAX_BYTES);
+        let hang = dir.join("hang");
+        for entry in ["a", "b", "c", "d"] {
+            let cubin = cache.get_or_compile(header(entry), &spec(entry), || {
+                if hang.exists() {
+                    std::fs::write(dir.join("ready"), b"").unwrap();
+                    std::thread::sleep(Duration::from_secs(600));
+                }
+                std::thread::sleep(Duration::from_millis(20));
+                compiled(entry, b"code")
+            });
+            assert_eq!(*cubin.unwrap(), compiled(entry, b"code").unwrap());
+        }
+    }
+
+    fn child(dir: &Path) -> std::process::Child {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "runtime::cubin_cache::tests::child_process"])
+            .env(DIR, dir)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    #[test]
+    fn sixteen_processes_on_a_cold_cache() {
+        let dir = tempfile::tempdir().unwrap();
+        let children: Vec<_> = (0..16).map(|_| child(dir.path())).collect();
+        for mut c in children {
+            assert!(c.wait().unwrap().success());
+        }
+        let cache = CubinCache::new(Some(dir.path().join("cache")), DEFAULT_MAX_BYTES);
+        let (good, bad) = cache.verify().unwrap();
+        assert_eq!((good.len(), bad.len()), (4, 0));
+        assert_eq!(files_of(&dir.path().join("cache")).len(), 4, "no temporary file is left");
+    }
+
+    /// Report 115: a process killed in the middle of a compilation leaves nothing that others wait for.
+    #[test]
+    fn a_killed_holder_blocks_nobody_115() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("hang"), b"").unwrap();
+        let mut holder = child(dir.path());
+        while !dir.path().join("ready").exists() {
+            assert_eq!(holder.try_wait().unwrap(), None);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        std::fs::remove_file(dir.path().join("hang")).unwrap();
+        let start = Instant::now();
+        assert!(child(dir.path()).wait().unwrap().success());
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    }
+}

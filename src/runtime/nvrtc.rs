@@ -1,0 +1,422 @@
+//! NVRTC through an own binding of the few functions that are needed.
+//!
+//! cudarc's loader knows fixed names only and panics when none is found, and its compile path has neither in-memory headers nor cubins.
+//! Binding by path also lets a copy outside the loader's reach work: NVRTC opens `libnvrtc-builtins` by bare name, so the builtins of the
+//! same folder are loaded first and found by their soname.
+
+use super::search::{libraries_in, Candidate, SearchPath};
+use crate::{Error, ErrorCode, Result};
+use libloading::Library;
+use std::ffi::{c_char, c_int, CStr, CString};
+use std::path::Path;
+use std::sync::{Arc, Mutex, Once};
+
+type Handle = *mut std::ffi::c_void;
+type Status = c_int;
+
+/// Oldest release whose cubins and options are used here.
+const OLDEST: (i32, i32) = (12, 0);
+/// The command our messages give.
+pub(crate) const INSTALL: &str = "python3 -m pip install nvidia-cuda-nvrtc==13.0.88";
+
+macro_rules! functions {
+    ($($field:ident = $symbol:literal: fn($($arg:ty),*) -> $ret:ty;)*) => {
+        struct Functions { $($field: unsafe extern "C" fn($($arg),*) -> $ret,)* }
+        impl Functions {
+            fn load(lib: &Library) -> std::result::Result<Functions, String> {
+                Ok(Functions { $($field: {
+                    // SAFETY: the type is that of the function in NVRTC's C header, unchanged since release 11.2; the pointer is kept
+                    // beside the library that owns it.
+                    let symbol = unsafe { lib.get::<unsafe extern "C" fn($($arg),*) -> $ret>(concat!($symbol, "\0").as_bytes()) };
+                    *symbol.map_err(|_| format!("lacks {}", $symbol))?
+                },)* })
+            }
+        }
+    };
+}
+
+functions! {
+    version = "nvrtcVersion": fn(*mut c_int, *mut c_int) -> Status;
+    arch_count = "nvrtcGetNumSupportedArchs": fn(*mut c_int) -> Status;
+    archs = "nvrtcGetSupportedArchs": fn(*mut c_int) -> Status;
+    create = "nvrtcCreateProgram": fn(*mut Handle, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char) -> Status;
+    destroy = "nvrtcDestroyProgram": fn(*mut Handle) -> Status;
+    compile = "nvrtcCompileProgram": fn(Handle, c_int, *const *const c_char) -> Status;
+    cubin_size = "nvrtcGetCUBINSize": fn(Handle, *mut usize) -> Status;
+    cubin = "nvrtcGetCUBIN": fn(Handle, *mut c_char) -> Status;
+    log_size = "nvrtcGetProgramLogSize": fn(Handle, *mut usize) -> Status;
+    log = "nvrtcGetProgramLog": fn(Handle, *mut c_char) -> Status;
+    error_text = "nvrtcGetErrorString": fn(Status) -> *const c_char;
+}
+
+/// A loaded NVRTC.
+pub struct Nvrtc {
+    functions: Functions,
+    version: (i32, i32),
+    archs: Vec<u32>,
+    place: String,
+    builtins: Once,
+    _lib: Library,
+}
+
+impl std::fmt::Debug for Nvrtc {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NVRTC {}.{} ({})", self.version.0, self.version.1, self.place)
+    }
+}
+
+/// Why a compilation gave no cubin.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// NVRTC's name of the failure.
+    pub what: String,
+    /// NVRTC's log.
+    pub log: String,
+}
+
+impl Nvrtc {
+    fn open(candidate: &Candidate) -> std::result::Result<Nvrtc, String> {
+        let name: &std::ffi::OsStr = match candidate {
+            Candidate::Name(n) => n.as_ref(),
+            Candidate::File(p) if p.is_file() => p.as_os_str(),
+            Candidate::File(_) => return Err("no such file".into()),
+        };
+        // SAFETY: loading runs the library's initialisers; the candidates are NVIDIA's NVRTC by name, or what the user pointed at.
+        let lib = unsafe { Library::new(name) }.map_err(|e| match candidate {
+            Candidate::Name(_) => "not found by the loader".to_owned(),
+            Candidate::File(_) => format!("cannot be loaded ({e})"),
+        })?;
+        let functions = Functions::load(&lib)?;
+        let (mut major, mut minor, mut count) = (0, 0, 0);
+        // SAFETY: out-pointers to live integers.
+        let status = unsafe { (functions.version)(&mut major, &mut minor) };
+        if status != 0 || (major, minor) < OLDEST {
+            return Err(format!("release {major}.{minor} is too old"));
+        }
+        // SAFETY: an out-pointer to a live integer.
+        let counted = unsafe { (functions.arch_count)(&mut count) };
+        let mut archs = vec![0 as c_int; usize::try_from(count).unwrap_or(0)];
+        // SAFETY: the array has as many elements as NVRTC said it would write.
+        if counted != 0 || unsafe { (functions.archs)(archs.as_mut_ptr()) } != 0 {
+            return Err("does not list its targets".into());
+        }
+        Ok(Nvrtc {
+            functions,
+            version: (major, minor),
+            archs: archs.into_iter().filter_map(|a| u32::try_from(a).ok()).collect(),
+            place: candidate.to_string(),
+            builtins: Once::new(),
+            _lib: lib,
+        })
+    }
+
+    /// First library of `path` that is new enough and can target compute capability `cc`.
+    ///
+    /// # Errors
+    /// FG6002 with every place that was tried and why it did not serve, and the command that installs NVRTC.
+    pub fn find(path: &SearchPath, cc: u32) -> Result<Nvrtc> {
+        let mut tried = Vec::new();
+        for candidate in path.nvrtc_candidates() {
+            match Nvrtc::open(&candidate) {
+                Ok(found) if found.archs.contains(&cc) => return Ok(found),
+                Ok(found) => tried.push(format!("{candidate}: release {} cannot target sm_{cc}", found.release())),
+                Err(why) => tried.push(format!("{candidate}: {why}")),
+            }
+        }
+        tried.extend(path.nvrtc_dirs().into_iter().filter(|d| !d.exists()).map(|d| format!("{}: no such folder", d.display())));
+        let given = match &path.nvrtc_override {
+            Some(p) => format!("FROSTGRAPH_NVRTC={} gives no usable libnvrtc", p.display()),
+            None => "no usable libnvrtc was found".into(),
+        };
+        Err(Error::new(ErrorCode::CudaLibrary, given, format!("NVRTC {}.{} or newer that targets sm_{cc}", OLDEST.0, OLDEST.1))
+            .help(format!("Install it with: {INSTALL}; or set FROSTGRAPH_NVRTC to its file or folder"))
+            .details(tried))
+    }
+
+    /// The process's NVRTC for a compute capability, found once along [`SearchPath::from_env`] and kept.
+    ///
+    /// # Errors
+    /// As [`Nvrtc::find`]; a failure is not kept, so installing NVRTC while the process runs helps.
+    pub fn get(cc: u32) -> Result<Arc<Nvrtc>> {
+        static LOADED: Mutex<Vec<Arc<Nvrtc>>> = Mutex::new(Vec::new());
+        let mut loaded = LOADED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(found) = loaded.iter().find(|n| n.archs.contains(&cc)) {
+            return Ok(found.clone());
+        }
+        let found = Arc::new(Nvrtc::find(&SearchPath::from_env(), cc)?);
+        tracing::debug!(nvrtc = ?found, "loaded");
+        loaded.push(found.clone());
+        Ok(found)
+    }
+
+    /// Release such as `13.0`.
+    pub fn release(&self) -> String {
+        format!("{}.{}", self.version.0, self.version.1)
+    }
+
+    /// Where it was found.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// Compute capabilities it can target.
+    pub fn targets(&self) -> &[u32] {
+        &self.archs
+    }
+
+    /// Loads the builtins that lie beside NVRTC's file, once, and leaves them loaded. Not done on opening: a warm cache compiles nothing.
+    ///
+    /// The file is asked of the process map, not of the candidate: a bare name also finds a copy that someone else (another part of the
+    /// program, PyTorch) loaded from a folder of its own, where the loader would not find the builtins.
+    fn load_builtins(&self) {
+        self.builtins.call_once(|| {
+            let file = mapped_file(self.functions.version as usize);
+            let Some(dir) = file.as_deref().and_then(Path::parent) else { return };
+            for file in libraries_in(dir, "libnvrtc-builtins") {
+                // SAFETY: as for NVRTC itself; a data library of the same release.
+                match unsafe { Library::new(&file) } {
+                    Ok(lib) => std::mem::forget(lib),
+                    Err(e) => tracing::warn!(file = %file.display(), error = %e, "NVRTC's builtins cannot be loaded"),
+                }
+            }
+        });
+    }
+
+    fn status_text(&self, status: Status) -> String {
+        // SAFETY: NVRTC returns a static string for every status.
+        let text = unsafe { (self.functions.error_text)(status) };
+        if text.is_null() {
+            return format!("NVRTC status {status}");
+        }
+        // SAFETY: not null, NUL-terminated, static.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+
+    /// Compiles one program with its headers in memory; gives the cubin and the log (which holds notes on success too).
+    pub(crate) fn compile(
+        &self,
+        name: &str,
+        text: &str,
+        headers: &[(&str, &str)],
+        options: &[String],
+    ) -> std::result::Result<(Vec<u8>, String), Failure> {
+        self.load_builtins();
+        let plain = |what: &str| Failure { what: what.to_owned(), log: String::new() };
+        let c = |s: &str| CString::new(s).map_err(|_| plain("a kernel source or option holds a NUL byte"));
+        let (name, text) = (c(name)?, c(text)?);
+        let owned: Vec<(CString, CString)> = headers.iter().map(|(n, t)| Ok((c(n)?, c(t)?))).collect::<Result<_, Failure>>()?;
+        let header_names: Vec<*const c_char> = owned.iter().map(|(n, _)| n.as_ptr()).collect();
+        let header_texts: Vec<*const c_char> = owned.iter().map(|(_, t)| t.as_ptr()).collect();
+        let options: Vec<CString> = options.iter().map(|o| c(o)).collect::<Result<_, Failure>>()?;
+        let option_ptrs: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
+        let count = |n: usize| c_int::try_from(n).map_err(|_| plain("too many headers or options"));
+
+        let mut program = Program { nvrtc: self, handle: std::ptr::null_mut() };
+        // SAFETY: all strings live until this function returns, longer than the program; the arrays have the lengths given.
+        let created = unsafe {
+            (self.functions.create)(
+                &mut program.handle,
+                text.as_ptr(),
+                name.as_ptr(),
+                count(owned.len())?,
+                header_texts.as_ptr(),
+                header_names.as_ptr(),
+            )
+        };
+        if created != 0 {
+            return Err(plain(&self.status_text(created)));
+        }
+        // SAFETY: a live program, and an array of as many NUL-terminated strings as said.
+        let status = unsafe { (self.functions.compile)(program.handle, count(option_ptrs.len())?, option_ptrs.as_ptr()) };
+        let log = program.log();
+        if status != 0 {
+            return Err(Failure { what: self.status_text(status), log });
+        }
+        match program.cubin() {
+            Ok(bytes) => Ok((bytes, log)),
+            Err(what) => Err(Failure { what, log }),
+        }
+    }
+}
+
+/// The file that this address of our process is mapped from; `None` where `/proc` does not tell.
+fn mapped_file(address: usize) -> Option<std::path::PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    maps.lines().find_map(|line| {
+        let (low, high) = line.split_whitespace().next()?.split_once('-')?;
+        let range = usize::from_str_radix(low, 16).ok()?..usize::from_str_radix(high, 16).ok()?;
+        range.contains(&address).then(|| line.find('/').map(|at| std::path::PathBuf::from(&line[at..])))?
+    })
+}
+
+/// An NVRTC program, destroyed on drop.
+struct Program<'a> {
+    nvrtc: &'a Nvrtc,
+    handle: Handle,
+}
+
+impl Program<'_> {
+    fn log(&self) -> String {
+        let mut size = 0;
+        // SAFETY: a live program and an out-pointer.
+        if unsafe { (self.nvrtc.functions.log_size)(self.handle, &mut size) } != 0 || size == 0 {
+            return String::new();
+        }
+        let mut bytes = vec![0u8; size];
+        // SAFETY: the buffer has the size that NVRTC asked for.
+        if unsafe { (self.nvrtc.functions.log)(self.handle, bytes.as_mut_ptr().cast()) } != 0 {
+            return String::new();
+        }
+        String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
+    }
+
+    fn cubin(&self) -> std::result::Result<Vec<u8>, String> {
+        let mut size = 0;
+        // SAFETY: a live program and an out-pointer.
+        let status = unsafe { (self.nvrtc.functions.cubin_size)(self.handle, &mut size) };
+        if status != 0 {
+            return Err(self.nvrtc.status_text(status));
+        }
+        // A virtual target (compute_90a) is a success with nothing in it.
+        let mut bytes = vec![0u8; size];
+        // SAFETY: the buffer has the size that NVRTC asked for.
+        let status = unsafe { (self.nvrtc.functions.cubin)(self.handle, bytes.as_mut_ptr().cast()) };
+        if status != 0 {
+            return Err(self.nvrtc.status_text(status));
+        }
+        if !bytes.starts_with(super::elf::MAGIC) {
+            return Err(format!("NVRTC reported success but gave {size} bytes that are no cubin"));
+        }
+        Ok(bytes)
+    }
+}
+
+impl Drop for Program<'_> {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            // SAFETY: created by this NVRTC and destroyed once. The status is of no use here.
+            unsafe { (self.nvrtc.functions.destroy)(&mut self.handle) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::elf::{constant_u32, kernel_info};
+    use crate::runtime::test_util::nvrtc_or_skip;
+    use crate::runtime::usage::usage_of;
+
+    const KERNEL: &str = r#"
+        #include "common/scale.cuh"
+        struct __attribute__((aligned(64))) Map { unsigned long long w[16]; };
+        extern "C" __device__ int k_smem = 1234;
+        extern "C" __global__ void __launch_bounds__(256, 1)
+        k(const __grid_constant__ Map m, const float* a, float* b, int n, long long z, float s) {
+            __shared__ float part[100];
+            part[threadIdx.x % 100] = scale(a[threadIdx.x]) + (float)m.w[1];
+            __syncthreads();
+            b[threadIdx.x] = part[n % 100] * s + (float)z;
+        }
+        extern "C" __global__ void other(float* b) { b[0] = FACTOR; }
+    "#;
+    const HEADERS: [(&str, &str); 1] = [("common/scale.cuh", "__device__ inline float scale(float x) { return x * FACTOR; }")];
+
+    fn options(arch: &str) -> Vec<String> {
+        [&format!("--gpu-architecture={arch}"), "--std=c++17", "--ptxas-options=-v", "-DFACTOR=3"]
+            .map(|s: &str| s.to_owned())
+            .to_vec()
+    }
+
+    /// No toolkit, no headers on disk: two kernels of one source, an in-memory header, every target this project names.
+    #[test]
+    fn compiles_to_cubins_for_every_target() {
+        for cc in [80, 90, 100, 103, 110, 120, 121] {
+            let Some(nvrtc) = nvrtc_or_skip(cc) else { return };
+            let (bytes, log) =
+                nvrtc.compile("t/k.cu", KERNEL, &HEADERS, &options(&crate::engines::Target::nvrtc_arch(cc))).unwrap();
+            let info = kernel_info(&bytes, "k").unwrap();
+            let sizes: Vec<u32> = info.params.iter().map(|p| p.size).collect();
+            assert_eq!(sizes, [128, 8, 8, 4, 8, 4], "sm_{cc}");
+            assert_eq!(info.max_threads, Some(256), "sm_{cc}");
+            assert_eq!(kernel_info(&bytes, "other").unwrap().params.len(), 1);
+            assert_eq!(constant_u32(&bytes, "k_smem"), Some(1234), "sm_{cc}");
+            let usage = usage_of(&log, "k").unwrap_or_else(|| panic!("sm_{cc}: {log}"));
+            assert_eq!((usage.registers, usage.static_smem), (info.registers, info.static_smem), "sm_{cc}: {log}");
+            assert_eq!((usage.static_smem, usage.spill_stores), (400, 0), "sm_{cc}");
+        }
+    }
+
+    /// Found by bare name because it is loaded already, from a folder that the loader does not search: the builtins must still be found.
+    #[test]
+    fn a_copy_loaded_by_someone_else_finds_its_builtins() {
+        let Some(_loaded) = nvrtc_or_skip(90) else { return };
+        let by_name = SearchPath { loader: true, ..SearchPath::default() };
+        let nvrtc = Nvrtc::find(&by_name, 90).unwrap();
+        assert!(nvrtc.place().ends_with("(system loader)"), "{nvrtc:?}");
+        nvrtc.compile("t/k.cu", KERNEL, &HEADERS, &options("sm_90a")).unwrap();
+    }
+
+    #[test]
+    fn the_same_input_gives_the_same_bytes() {
+        let Some(nvrtc) = nvrtc_or_skip(90) else { return };
+        let make = || nvrtc.compile("t/k.cu", KERNEL, &HEADERS, &options("sm_90a")).unwrap().0;
+        assert_eq!(make(), make());
+    }
+
+    /// A virtual target reports success and gives nothing; that must not reach the driver.
+    #[test]
+    fn an_empty_cubin_is_a_failure() {
+        let Some(nvrtc) = nvrtc_or_skip(90) else { return };
+        let failure = nvrtc.compile("t/k.cu", KERNEL, &HEADERS, &options("compute_90a")).unwrap_err();
+        assert!(failure.what.contains("no cubin"), "{failure:?}");
+    }
+
+    #[test]
+    fn failures_carry_the_log_with_the_source_name() {
+        let Some(nvrtc) = nvrtc_or_skip(90) else { return };
+        let failure = nvrtc.compile("t/k.cu", "\nint x = ;", &[], &options("sm_90a")).unwrap_err();
+        assert!(failure.log.contains("t/k.cu(2): error"), "{failure:?}");
+        assert_eq!(failure.what, "NVRTC_ERROR_COMPILATION");
+        assert!(nvrtc.compile("t/k.cu", "a\0b", &[], &[]).unwrap_err().what.contains("NUL"));
+    }
+
+    #[test]
+    fn threads_compile_at_once() {
+        let Some(nvrtc) = nvrtc_or_skip(90) else { return };
+        let first = nvrtc.compile("t/k.cu", KERNEL, &HEADERS, &options("sm_90a")).unwrap().0;
+        std::thread::scope(|s| {
+            for _ in 0..8 {
+                s.spawn(|| assert_eq!(nvrtc.compile("t/k.cu", KERNEL, &HEADERS, &options("sm_90a")).unwrap().0, first));
+            }
+        });
+    }
+
+    /// Report 143: nothing installed is an error with the places and the command, never a panic.
+    #[test]
+    fn nothing_found_says_where_and_how_143() {
+        let dir = tempfile::tempdir().unwrap();
+        let broken = dir.path().join("lib64/libnvrtc.so.13");
+        std::fs::create_dir_all(broken.parent().unwrap()).unwrap();
+        std::fs::write(&broken, b"not a library").unwrap();
+        let path = SearchPath { toolkits: vec![dir.path().to_path_buf(), "/no/toolkit".into()], ..SearchPath::default() };
+        let e = Nvrtc::find(&path, 90).unwrap_err();
+        assert_eq!(e.code, ErrorCode::CudaLibrary);
+        let text = e.to_string();
+        assert!(text.contains("lib64/libnvrtc.so.13: cannot be loaded"), "{text}");
+        assert!(text.contains("/no/toolkit/lib64: no such folder"), "{text}");
+        assert!(text.contains("python3 -m pip install nvidia-cuda-nvrtc==13.0.88"), "{text}");
+
+        let wrong = SearchPath { nvrtc_override: Some("/no/such/libnvrtc.so".into()), loader: true, ..SearchPath::default() };
+        let text = Nvrtc::find(&wrong, 90).unwrap_err().to_string();
+        assert!(text.starts_with("FG6002: FROSTGRAPH_NVRTC=/no/such/libnvrtc.so gives no usable libnvrtc"), "{text}");
+        assert!(text.contains("/no/such/libnvrtc.so: no such file"), "{text}");
+    }
+
+    #[test]
+    fn a_target_that_nvrtc_lacks_is_named() {
+        let Some(nvrtc) = nvrtc_or_skip(90) else { return };
+        let text = Nvrtc::find(&SearchPath::from_env(), 42).unwrap_err().to_string();
+        assert!(text.contains(&format!("release {} cannot target sm_42", nvrtc.release())), "{text}");
+    }
+}
