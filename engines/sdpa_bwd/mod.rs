@@ -1,7 +1,12 @@
 //! Family `sdpa_bwd`: scaled dot-product attention, backward.
 
+pub mod config;
 pub mod heuristics;
+mod lower;
+mod params;
 pub mod rows;
+pub mod rules;
+pub mod workspace;
 
 use crate::sdpa::{matching, Direction};
 use crate::{Decline, Facts, Family, Knobs, Row, Target};

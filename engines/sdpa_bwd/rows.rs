@@ -1,12 +1,62 @@
 //! The backward rows. Position is rank, id is identity.
 
-use crate::caps::{no_extra_rule, HeadDims, LayoutRule};
+use crate::caps::{no_extra_rule, HeadDims, KnobDomain, LayoutRule};
 use crate::{
-    Arch, Caps, DType, Decline, DeclineCode, Facts, Feature as F, FeatureSet, Knobs, LaunchPlan, Maturity, Row, SdpaCaps, Target,
+    Arch, Caps, DType, Decline, DeclineCode, Facts, Feature as F, FeatureSet, Knob, Knobs, LaunchPlan, Maturity, Row, SdpaCaps,
+    Target,
 };
 
 /// Every backward row.
-pub static ROWS: &[Row] = &[CPU];
+pub static ROWS: &[Row] = &[SM120, CPU];
+
+const fn square(d: i64) -> (i64, i64) {
+    (d, d)
+}
+
+/// Five-GEMM mma.sync chain for 99 KB of shared memory; nothing in it needs more than compute capability 9.0 has.
+const SM120: Row = Row {
+    id: 20600,
+    name: "sdpa_bwd_sm120",
+    maturity: Maturity::OptIn,
+    caps: Caps::Sdpa(SdpaCaps {
+        arch: Arch::Sm { lo: 90, hi: 129 },
+        dtypes: &[DType::F16, DType::BF16],
+        head_dims: HeadDims {
+            native: &[square(32), square(64), square(128), (192, 128), square(192), square(256)],
+            pad_multiple: 8,
+            dqk_ge_dv: true,
+        },
+        layout: LayoutRule::DenseFlex,
+        aligned_16: true,
+        features: FeatureSet::of(&[
+            F::Deterministic,
+            F::DBias,
+            F::DSink,
+            F::Bias,
+            F::BroadcastBias,
+            F::Causal,
+            F::RightBand,
+            F::BottomRight,
+            F::Window,
+            F::Padding,
+            F::Sink,
+            F::Thd,
+            F::StridedStats,
+            F::Gqa,
+            F::Decode,
+            F::UnequalHeadDims,
+        ]),
+        thd_needs_totals: false,
+    }),
+    knobs: &[KnobDomain { knob: Knob::TileM, values: &[32, 64, 128] }, KnobDomain { knob: Knob::TileN, values: &[64, 128] }],
+    note: Some(
+        "One source for compute capability 9.0 to 12.x. Deterministic dBias of a batch-broadcast bias sums one plane a batch in a second pass. \
+         Bias is not served with packed operands.",
+    ),
+    sources: super::lower::SOURCES,
+    extra: super::rules::extra,
+    lower: |facts, knobs, target| super::lower::lower(&SM120, facts, knobs, target),
+};
 
 const CPU: Row = Row {
     id: 20650,

@@ -1,0 +1,476 @@
+//! Lowers `sdpa_bwd_sm120` to its chain. Parameter lists follow `kernels/sdpa/bwd/mma/README.md`, in its order.
+
+use super::config::dq2k_smem;
+use super::config::{dq2k_tile, ROW_ROUND};
+use super::params::{narrow, ptr, tile_map, Params};
+use super::rules::{self, Choice};
+use super::workspace::{self, dbias_planes, Regions, Route};
+use crate::sdpa::Scale;
+use crate::{
+    Arg, Base, DType, Decline, DeclineCode, Facts, Feature, KernelSpec, Knobs, Launch, LaunchPlan, Port, Row, SdpaFacts, Step,
+    Target,
+};
+
+/// Name in the plan text, source, entry point.
+#[derive(Clone, Copy)]
+struct Kernel(&'static str, &'static str, &'static str);
+
+const CVT: Kernel = Kernel("cvt", "sdpa/bwd/mma/cvt.cu", "fg_sdpa_bwd_cvt");
+const DBIAS_CVT: Kernel = Kernel("dbias_cvt", "sdpa/bwd/mma/dbias_cvt.cu", "fg_sdpa_bwd_dbias_cvt");
+const DOT: Kernel = Kernel("dot", "sdpa/bwd/mma/dot.cu", "fg_sdpa_bwd_dot");
+const DQ2K: Kernel = Kernel("dq2k", "sdpa/bwd/mma/dq2k.cu", "fg_sdpa_bwd_dq2k");
+const DSINK: Kernel = Kernel("dsink", "sdpa/bwd/mma/dsink.cu", "fg_sdpa_bwd_dsink");
+const MAIN: Kernel = Kernel("main", "sdpa/bwd/mma/main.cu", "fg_sdpa_bwd_main");
+const REDUCE: Kernel = Kernel("reduce", "sdpa/bwd/mma/reduce.cu", "fg_sdpa_bwd_reduce");
+const ZERO: Kernel = Kernel("zero", "sdpa/bwd/mma/zero.cu", "fg_sdpa_bwd_zero");
+
+/// Kernel sources of the chain.
+pub const SOURCES: &[&str] = &[CVT.1, DBIAS_CVT.1, DOT.1, DQ2K.1, DSINK.1, MAIN.1, REDUCE.1, ZERO.1];
+
+/// The chain for these facts: [zero] dot main [dq2k] [reduce] [cvt] [dbias_cvt] [dsink].
+pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result<LaunchPlan, Decline> {
+    let Facts::Sdpa(f) = facts;
+    let choice = rules::choose(row, f, knobs, target)?;
+    let Scale::Static(scale) = f.scale else {
+        return Err(row.decline(DeclineCode::Feature, "attn_scale=tensor", "attn_scale is a tensor; this row serves a number"));
+    };
+    let mut plan = LaunchPlan::default();
+    let overflow = || {
+        row.decline(
+            DeclineCode::Geometry,
+            "workspace=overflow",
+            "the workspace size leaves 64 bits; this row serves sizes that fit",
+        )
+    };
+    let regions = workspace::carve(f, &choice.config, choice.route, &mut plan).ok_or_else(overflow)?;
+    let ws_rows = workspace::ws_rows(f).ok_or_else(overflow)?;
+    let mut chain = Chain { f, choice, regions, scale, ws_rows, thd: f.features.has(Feature::Thd), steps: Vec::new() };
+    if f.ports.dbias.is_some() {
+        chain.zero();
+    }
+    chain.dot();
+    chain.main();
+    if choice.route == Route::TwoKernel {
+        chain.dq2k();
+    }
+    if f.h_q != f.h_kv {
+        chain.reduce();
+    }
+    if choice.route != Route::TwoKernel {
+        chain.cvt();
+    }
+    if regions.dbias.is_some() {
+        chain.dbias_cvt();
+    }
+    if f.ports.dsink.is_some() {
+        chain.dsink();
+    }
+    plan.steps = chain.steps;
+    Ok(plan)
+}
+
+struct Chain<'a> {
+    f: &'a SdpaFacts,
+    choice: Choice,
+    regions: Regions,
+    scale: f32,
+    ws_rows: i64,
+    thd: bool,
+    steps: Vec<Step>,
+}
+
+impl Chain<'_> {
+    fn launch(&mut self, kernel: Kernel, defines: &[(&'static str, i64)], grid: i64, (block, smem): (u32, i64), p: Params) {
+        let Kernel(name, source, entry) = kernel;
+        let mut defines = defines.to_vec();
+        defines.sort_unstable();
+        let (args, names) = p.done();
+        self.steps.push(Step::Kernel(Launch {
+            name,
+            kernel: KernelSpec { source, entry, defines },
+            // Every kernel of the chain folds its work into x: batches and heads above 65,535 need no other path.
+            grid: [u32::try_from(grid).unwrap_or(u32::MAX), 1, 1],
+            cluster: [1, 1, 1],
+            block: [block, 1, 1],
+            smem: u32::try_from(smem).unwrap_or(u32::MAX),
+            pdl: true,
+            args,
+            names,
+        }));
+    }
+
+    fn bf16(&self) -> i64 {
+        i64::from(self.f.dtype == DType::BF16)
+    }
+
+    fn padded(&self) -> i64 {
+        i64::from(self.f.ports.seq_len_kv.is_some())
+    }
+
+    fn ragged_i64(&self) -> i64 {
+        let q = self.f.ports.q.as_ref().and_then(|p| p.ragged);
+        i64::from(self.thd && q.is_some_and(|r| r.dtype == DType::I64))
+    }
+
+    fn rows(&self, per_block: i64) -> i64 {
+        ceil_div(self.f.s_q, per_block) * self.f.h_q * self.f.b
+    }
+
+    fn region(&self, r: Option<usize>) -> Arg {
+        r.map_or(Arg::Null, |i| Arg::Ptr(Base::Region(i)))
+    }
+
+    /// A length tensor that only packed variants read.
+    fn packed_len(&self, p: &Option<Port>) -> Arg {
+        if self.thd {
+            ptr(p)
+        } else {
+            Arg::Null
+        }
+    }
+
+    fn rag(&self, p: &Option<Port>) -> Arg {
+        match p.as_ref().and_then(|p| p.ragged).filter(|_| self.thd) {
+            Some(r) => Arg::Ptr(Base::Tensor(r.uid)),
+            None => Arg::Null,
+        }
+    }
+
+    fn mul(&self, p: &Option<Port>) -> i64 {
+        p.as_ref().and_then(|p| p.ragged).filter(|_| self.thd).map_or(0, |r| r.multiplier)
+    }
+
+    /// Token stride of a packed operand; 0 where the variant does not read it.
+    fn token_stride(&self, p: &Option<Port>) -> i64 {
+        p.as_ref().filter(|_| self.thd).map_or(0, |p| p.stride[2])
+    }
+
+    fn bounds(&self, p: &mut Params) {
+        p.i32("window_left", narrow(self.f.mask.left.unwrap_or(0)));
+        p.i32("window_right", narrow(self.f.mask.right.unwrap_or(0)));
+        p.i32("bottom_right", i32::from(self.f.mask.bottom_right));
+    }
+
+    fn mask_defines(&self) -> [(&'static str, i64); 2] {
+        [("FG_CAUSAL", i64::from(self.f.mask.right.is_some())), ("FG_WINDOW", i64::from(self.f.mask.left.is_some()))]
+    }
+
+    /// Where main adds dBias: base, elements, batch stride.
+    fn dbias_target(&self) -> (Arg, i64, i64) {
+        let Some(d) = &self.f.ports.dbias else { return (Arg::Null, 0, 0) };
+        let plane = d.dim[1] * d.dim[2] * d.dim[3];
+        let planes = match self.regions.dbias {
+            Some(_) => dbias_planes(self.f),
+            None => d.dim[0],
+        };
+        let base = self.regions.dbias.map_or(Base::Tensor(d.uid), Base::Region);
+        (Arg::Ptr(base), planes * plane, if planes > 1 { plane } else { 0 })
+    }
+
+    fn zero(&mut self) {
+        let (dst, count, _) = self.dbias_target();
+        let mut p = Params::default();
+        p.push("dst", dst);
+        p.i64("count", count);
+        let grid = elementwise_grid(count);
+        self.launch(ZERO, &[], grid, (256, 0), p);
+    }
+
+    fn dot(&mut self) {
+        let f = self.f;
+        let (o, d_o, q) = (&f.ports.o, &f.ports.d_o, &f.ports.q);
+        let rows = workspace::ws_total_rows(f).unwrap_or(0);
+        let accum = if self.regions.dq_accum.is_some() { rows * self.choice.config.d_qk } else { 0 };
+        let turns = if self.choice.route == Route::Relay { f.b * f.h_q * ceil_div(f.s_q, 32) } else { 0 };
+        let mut p = Params::default();
+        p.push("o", ptr(o));
+        p.push("do", ptr(d_o));
+        p.push("delta", self.region(Some(self.regions.delta)));
+        p.push("dq_accum", self.region(self.regions.dq_accum));
+        p.push("dq_sem", self.region(self.regions.dq_sem));
+        p.push("seq_q", ptr(&f.ports.seq_len_q));
+        for (name, port) in [("rag_q", q), ("rag_o", o), ("rag_do", d_o)] {
+            p.push(name, self.rag(port));
+        }
+        for (name, port) in [("mul_q", q), ("mul_o", o), ("mul_do", d_o)] {
+            p.i64(name, self.mul(port));
+        }
+        p.i64("q_ss", self.token_stride(q));
+        p.strides(["o_sb", "o_sh", "o_ss"], o);
+        p.strides(["do_sb", "do_sh", "do_ss"], d_o);
+        p.i64("zero_f32", accum);
+        p.i64("zero_i32", turns);
+        p.sizes(&[("batch", f.b), ("heads_q", f.h_q), ("s_q", f.s_q), ("d_v", f.d_v), ("ws_rows", self.ws_rows)]);
+        let defines = [
+            ("FG_BF16", self.bf16()),
+            ("FG_PADDED", self.padded()),
+            ("FG_THD", i64::from(self.thd)),
+            ("FG_RAGGED_I64", self.ragged_i64()),
+        ];
+        let grid = self.rows(64);
+        self.launch(DOT, &defines, grid, (256, 0), p);
+    }
+
+    fn main(&mut self) {
+        let (f, c, ports) = (self.f, self.choice.config, &self.f.ports);
+        let chunk = if c.d_qk % 64 == 0 && c.d_v % 64 == 0 { 64 } else { 32 };
+        let swizzle = 2 * chunk;
+        let gqa = f.h_q != f.h_kv;
+        let mut p = Params::default();
+        for (name, port, rows) in [
+            ("tm_q", &ports.q, c.q_tile),
+            ("tm_k", &ports.k, c.kv_tile),
+            ("tm_v", &ports.v, c.kv_tile),
+            ("tm_do", &ports.d_o, c.q_tile),
+        ] {
+            p.push(name, tile_map(port, self.thd, chunk, rows, swizzle));
+        }
+        p.push("tm_ds", self.ds_map(c.q_tile));
+        p.push("lse", ptr(&ports.stats));
+        p.push("delta", self.region(Some(self.regions.delta)));
+        p.push("dq_accum", self.region(self.regions.dq_accum));
+        p.push("dq_sem", self.region(self.regions.dq_sem));
+        p.push("dk", if gqa { self.region(self.regions.dk) } else { ptr(&ports.dk) });
+        p.push("dv", if gqa { self.region(self.regions.dv) } else { ptr(&ports.dv) });
+        let (dbias, _, dbias_sb) = self.dbias_target();
+        p.push("bias", ptr(&ports.bias));
+        p.push("dbias", dbias);
+        p.push("seq_q", ptr(&ports.seq_len_q));
+        p.push("seq_kv", ptr(&ports.seq_len_kv));
+        // Per-query-head workspaces follow K's token origin, so their own offsets are not read.
+        let none = None;
+        let (rag_dk, rag_dv) = if gqa { (&none, &none) } else { (&ports.dk, &ports.dv) };
+        let ragged = [
+            ("rag_q", "mul_q", &ports.q),
+            ("rag_k", "mul_k", &ports.k),
+            ("rag_v", "mul_v", &ports.v),
+            ("rag_do", "mul_do", &ports.d_o),
+            ("rag_lse", "mul_lse", &ports.stats),
+            ("rag_dk", "mul_dk", rag_dk),
+            ("rag_dv", "mul_dv", rag_dv),
+        ];
+        for (name, _, port) in ragged {
+            p.push(name, self.rag(port));
+        }
+        for (_, name, port) in ragged {
+            p.i64(name, self.mul(port));
+        }
+        for (name, port) in [("q_ss", &ports.q), ("k_ss", &ports.k), ("v_ss", &ports.v), ("do_ss", &ports.d_o)] {
+            p.i64(name, self.token_stride(port));
+        }
+        p.strides(["lse_sb", "lse_sh", "lse_ss"], &ports.stats);
+        if gqa {
+            for (names, d) in [(["dk_sb", "dk_sh", "dk_ss"], c.d_qk), (["dv_sb", "dv_sh", "dv_ss"], c.d_v)] {
+                for (name, stride) in names.into_iter().zip([f.s_kv * f.h_q * d, d, f.h_q * d]) {
+                    p.i64(name, stride);
+                }
+            }
+        } else {
+            p.strides(["dk_sb", "dk_sh", "dk_ss"], &ports.dk);
+            p.strides(["dv_sb", "dv_sh", "dv_ss"], &ports.dv);
+        }
+        let bias_stride = |a: usize| ports.bias.as_ref().filter(|b| b.dim[a] > 1).map_or(0, |b| b.stride[a]);
+        for (name, a) in [("bias_sb", 0), ("bias_sh", 1), ("bias_ss", 2)] {
+            p.i64(name, bias_stride(a));
+        }
+        let plane = ports.dbias.as_ref().map_or([0; 2], |d| [d.dim[2] * d.dim[3], d.dim[3]]);
+        for (name, stride) in [("dbias_sb", dbias_sb), ("dbias_sh", plane[0]), ("dbias_ss", plane[1])] {
+            p.i64(name, stride);
+        }
+        p.sizes(&[
+            ("batch", f.b),
+            ("heads_q", f.h_q),
+            ("group", f.h_q / f.h_kv),
+            ("s_q", f.s_q),
+            ("s_kv", f.s_kv),
+            ("d_qk", f.d_qk),
+            ("d_v", f.d_v),
+            ("ws_rows", self.ws_rows),
+        ]);
+        self.bounds(&mut p);
+        p.push("scale", Arg::F32(self.scale));
+        let bias = ports.bias.as_ref().map_or(0, |b| if b.dtype == DType::F32 { 2 } else { 1 });
+        let [causal, window] = self.mask_defines();
+        let defines = [
+            ("FG_BF16", self.bf16()),
+            ("FG_D_QK", c.d_qk),
+            ("FG_D_V", c.d_v),
+            ("FG_Q_TILE", c.q_tile),
+            ("FG_KV_TILE", c.kv_tile),
+            ("FG_Q_STAGES", c.q_stages),
+            ("FG_DO_STAGES", c.do_stages),
+            ("FG_PDS_STAGES", c.pds_stages),
+            ("FG_WM_SDP", c.warps.sdp),
+            ("FG_WM_DKV", c.warps.dkv),
+            ("FG_WM_DQ", c.warps.dq),
+            ("FG_V_REG_COLS", c.v_reg_cols),
+            ("FG_K_REG_COLS", c.k_reg_cols),
+            causal,
+            window,
+            ("FG_PADDED", self.padded()),
+            ("FG_THD", i64::from(self.thd)),
+            ("FG_RAGGED_I64", self.ragged_i64()),
+            ("FG_DET", self.choice.route.det()),
+            ("FG_BIAS", bias),
+            ("FG_DBIAS", i64::from(ports.dbias.is_some())),
+            ("FG_DKV_WS", i64::from(gqa)),
+        ];
+        let grid = ceil_div(f.s_kv, c.kv_tile) * f.h_q * f.b;
+        self.launch(MAIN, &defines, grid, (384, c.smem), p);
+    }
+
+    /// Map of the dS workspace, `(columns, rows, heads)`, with boxes of 64 columns by `rows` rows.
+    fn ds_map(&self, rows: i64) -> Arg {
+        let Some(r) = self.regions.ds else { return Arg::NoMap };
+        let columns = ceil_div(self.f.s_kv, ROW_ROUND) * ROW_ROUND;
+        Params::map(
+            Base::Region(r),
+            self.f.dtype,
+            &[columns, self.f.s_q, self.f.b * self.f.h_q],
+            &[2 * columns, 2 * columns * self.f.s_q],
+            &[64, rows, 1],
+            128,
+        )
+    }
+
+    fn dq2k(&mut self) {
+        let (f, c) = (self.f, self.choice.config);
+        let tile = dq2k_tile(c.d_qk);
+        let mut p = Params::default();
+        p.push("tm_ds", self.ds_map(tile));
+        p.push("tm_k", tile_map(&f.ports.k, false, 64, 64, 128));
+        p.push("dq", ptr(&f.ports.dq));
+        p.strides(["dq_sb", "dq_sh", "dq_ss"], &f.ports.dq);
+        p.sizes(&[
+            ("batch", f.b),
+            ("heads_q", f.h_q),
+            ("group", f.h_q / f.h_kv),
+            ("s_q", f.s_q),
+            ("s_kv", f.s_kv),
+            ("d_qk", f.d_qk),
+        ]);
+        self.bounds(&mut p);
+        p.push("scale", Arg::F32(self.scale));
+        let [causal, window] = self.mask_defines();
+        let defines = [
+            ("FG_BF16", self.bf16()),
+            ("FG_D_QK", c.d_qk),
+            ("FG_Q_TILE", c.q_tile),
+            ("FG_KV_TILE", c.kv_tile),
+            ("FG_Q2_TILE", tile),
+            causal,
+            window,
+        ];
+        let grid = self.rows(tile);
+        let block = ((tile / 16 + 1) * 32) as u32;
+        self.launch(DQ2K, &defines, grid, (block, dq2k_smem(c.d_qk)), p);
+    }
+
+    fn reduce(&mut self) {
+        let (f, c, ports) = (self.f, self.choice.config, &self.f.ports);
+        let mut p = Params::default();
+        p.push("dk_ws", self.region(self.regions.dk));
+        p.push("dv_ws", self.region(self.regions.dv));
+        p.push("dk", ptr(&ports.dk));
+        p.push("dv", ptr(&ports.dv));
+        p.push("seq_kv", self.packed_len(&ports.seq_len_kv));
+        for (name, port) in [("rag_k", &ports.k), ("rag_dk", &ports.dk), ("rag_dv", &ports.dv)] {
+            p.push(name, self.rag(port));
+        }
+        for (name, port) in [("mul_k", &ports.k), ("mul_dk", &ports.dk), ("mul_dv", &ports.dv)] {
+            p.i64(name, self.mul(port));
+        }
+        p.i64("k_ss", self.token_stride(&ports.k));
+        p.strides(["dk_sb", "dk_sh", "dk_ss"], &ports.dk);
+        p.strides(["dv_sb", "dv_sh", "dv_ss"], &ports.dv);
+        p.sizes(&[
+            ("batch", f.b),
+            ("heads_q", f.h_q),
+            ("group", f.h_q / f.h_kv),
+            ("s_kv", f.s_kv),
+            ("d_qk", f.d_qk),
+            ("d_v", f.d_v),
+        ]);
+        let defines = [
+            ("FG_BF16", self.bf16()),
+            ("FG_D_QK", c.d_qk),
+            ("FG_D_V", c.d_v),
+            ("FG_THD", i64::from(self.thd)),
+            ("FG_RAGGED_I64", self.ragged_i64()),
+        ];
+        let vectors = ceil_div(f.d_qk, 8) + ceil_div(f.d_v, 8);
+        let grid = ceil_div(f.b * f.s_kv * f.h_kv * vectors, 256);
+        self.launch(REDUCE, &defines, grid, (256, 0), p);
+    }
+
+    fn cvt(&mut self) {
+        let (f, ports) = (self.f, &self.f.ports);
+        let mut p = Params::default();
+        p.push("dq_accum", self.region(self.regions.dq_accum));
+        p.push("dq", ptr(&ports.dq));
+        p.push("seq_q", self.packed_len(&ports.seq_len_q));
+        p.push("rag_q", self.rag(&ports.q));
+        p.push("rag_dq", self.rag(&ports.dq));
+        p.i64("mul_q", self.mul(&ports.q));
+        p.i64("mul_dq", self.mul(&ports.dq));
+        p.i64("q_ss", self.token_stride(&ports.q));
+        p.strides(["dq_sb", "dq_sh", "dq_ss"], &ports.dq);
+        p.sizes(&[("batch", f.b), ("heads_q", f.h_q), ("s_q", f.s_q), ("d_qk", f.d_qk), ("ws_rows", self.ws_rows)]);
+        p.push("scale", Arg::F32(self.scale));
+        let defines = [
+            ("FG_BF16", self.bf16()),
+            ("FG_D_QK", self.choice.config.d_qk),
+            ("FG_THD", i64::from(self.thd)),
+            ("FG_RAGGED_I64", self.ragged_i64()),
+        ];
+        let grid = self.rows(64);
+        self.launch(CVT, &defines, grid, (256, 0), p);
+    }
+
+    fn dbias_cvt(&mut self) {
+        let Some(d) = &self.f.ports.dbias else { return };
+        let (src, _, stride) = self.dbias_target();
+        let plane = d.dim[1] * d.dim[2] * d.dim[3];
+        let count = d.dim[0] * plane;
+        // More accumulator planes than output planes: the batch is summed here, in order.
+        let summed = dbias_planes(self.f) / d.dim[0];
+        let mut p = Params::default();
+        p.push("src", src);
+        p.push("dst", Arg::Ptr(Base::Tensor(d.uid)));
+        p.i64("count", count);
+        p.i64("batch_stride", if summed > 1 { stride } else { 0 });
+        p.i32("batch", narrow(summed));
+        let defines = [("FG_BF16", self.bf16()), ("FG_OUT_F32", i64::from(d.dtype == DType::F32))];
+        let grid = elementwise_grid(count);
+        self.launch(DBIAS_CVT, &defines, grid, (256, 0), p);
+    }
+
+    fn dsink(&mut self) {
+        let (f, ports) = (self.f, &self.f.ports);
+        let mut p = Params::default();
+        p.push("lse", ptr(&ports.stats));
+        p.push("delta", self.region(Some(self.regions.delta)));
+        p.push("sink", ptr(&ports.sink));
+        p.push("dsink", ptr(&ports.dsink));
+        p.push("seq_q", ptr(&ports.seq_len_q));
+        p.push("rag_q", self.rag(&ports.q));
+        p.push("rag_lse", self.rag(&ports.stats));
+        p.i64("mul_q", self.mul(&ports.q));
+        p.i64("mul_lse", self.mul(&ports.stats));
+        p.i64("q_ss", self.token_stride(&ports.q));
+        p.strides(["lse_sb", "lse_sh", "lse_ss"], &ports.stats);
+        p.sizes(&[("batch", f.b), ("heads_q", f.h_q), ("s_q", f.s_q), ("ws_rows", self.ws_rows)]);
+        let defines = [("FG_PADDED", self.padded()), ("FG_THD", i64::from(self.thd)), ("FG_RAGGED_I64", self.ragged_i64())];
+        let grid = f.h_q;
+        self.launch(DSINK, &defines, grid, (256, 0), p);
+    }
+}
+
+/// Blocks of a grid-stride kernel over `count` elements.
+fn elementwise_grid(count: i64) -> i64 {
+    ceil_div(count, 1024).clamp(1, 65_535 * 8)
+}
+
+fn ceil_div(a: i64, b: i64) -> i64 {
+    a / b + i64::from(a % b != 0)
+}
