@@ -6,6 +6,7 @@ pub mod analyze;
 pub mod device;
 pub mod error;
 pub mod graph;
+pub mod json;
 #[cfg(feature = "cuda")]
 pub mod runtime;
 

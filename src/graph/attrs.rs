@@ -136,6 +136,8 @@ pub struct SdpaAttrs {
     pub attn_scale_prefolded: bool,
     /// `rescale_threshold` as written by some cudnn-frontend builds.
     pub rescale_threshold: Option<f32>,
+    /// `mma_core_mode` of the JSON; `None` is written as `HALF`.
+    pub mma_core_mode: Option<DType>,
 }
 
 /// Attributes of a backward node as recorded.

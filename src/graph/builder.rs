@@ -21,6 +21,8 @@ pub struct GraphOptions {
     pub name: String,
     /// Element type of tensors that name none.
     pub io: DType,
+    /// False when a graph file leaves `io_data_type` null; tensors that are not virtual must then name their type.
+    pub io_set: bool,
     /// Element type of virtual tensors that name none; `None` in JSON is kept as `null`.
     pub intermediate: Option<DType>,
     /// Compute type of nodes that name none.
@@ -33,6 +35,10 @@ pub struct GraphOptions {
     pub override_shape: bool,
     /// Validation rules applied at freeze; not part of a graph file.
     pub compat: Compat,
+    /// `cudnn_frontend_version` of the file the graph came from; recorded only.
+    pub frontend_version: i64,
+    /// `cudnn_backend_version` of the file the graph came from; recorded only.
+    pub backend_version: String,
 }
 
 impl Default for GraphOptions {
@@ -40,12 +46,15 @@ impl Default for GraphOptions {
         GraphOptions {
             name: String::new(),
             io: DType::BF16,
+            io_set: true,
             intermediate: Some(DType::F32),
             compute: Some(DType::F32),
             sm_count: -1,
             dynamic_shape: false,
             override_shape: false,
             compat: Compat::Frostgraph,
+            frontend_version: 13200,
+            backend_version: "0.0.0".into(),
         }
     }
 }

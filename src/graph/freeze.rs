@@ -16,7 +16,7 @@ impl Graph {
         let wiring = order::wire(self)?;
         let mut tensors = self.tensors.clone();
         uids::assign(&mut tensors)?;
-        infer::dtypes(&mut tensors, &self.nodes, &self.options);
+        infer::dtypes(&mut tensors, &self.nodes, &self.options)?;
         for (i, t) in tensors.iter_mut().enumerate() {
             if t.stride.is_empty() && wiring.producer[i].is_none() {
                 t.stride = infer::row_major(&t.dim).map_err(|e| e.at(format!("tensor '{}'", t.name)))?;

@@ -4,7 +4,7 @@ use super::{GraphOptions, InPort, Node, Op, OutPort, Tensor, TensorId};
 use crate::{DType, Error, ErrorCode, Result};
 
 /// Element types: f32 for softmax statistics and dSink, else the intermediate type for virtual tensors and the io type for others.
-pub(super) fn dtypes(tensors: &mut [Tensor], nodes: &[Node], options: &GraphOptions) {
+pub(super) fn dtypes(tensors: &mut [Tensor], nodes: &[Node], options: &GraphOptions) -> Result<()> {
     for node in nodes {
         for (port, &id) in &node.outputs {
             let statistic = match port {
@@ -18,8 +18,15 @@ pub(super) fn dtypes(tensors: &mut [Tensor], nodes: &[Node], options: &GraphOpti
         }
     }
     for t in tensors.iter_mut().filter(|t| t.dtype.is_none()) {
-        t.dtype = Some(if t.is_virtual { options.intermediate.unwrap_or(options.io) } else { options.io });
+        let default = if t.is_virtual { options.intermediate } else { None };
+        t.dtype = default.or(options.io_set.then_some(options.io));
+        if t.dtype.is_none() {
+            let given = "no element type, in a graph whose io_data_type is null";
+            return Err(Error::new(ErrorCode::BadTensor, given, "an element type of the tensor or of the graph")
+                .at(format!("tensor '{}'", t.name)));
+        }
     }
+    Ok(())
 }
 
 /// Row-major strides.

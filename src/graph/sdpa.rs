@@ -200,6 +200,7 @@ impl Graph {
             softmax_precision: options.softmax_precision,
             attn_scale_prefolded: options.attn_scale_prefolded,
             rescale_threshold: None,
+            mma_core_mode: None,
         };
         let stats = attrs.wants_stats().unwrap_or(false);
         let mut outputs = BTreeMap::new();

@@ -1,0 +1,284 @@
+//! Which keys the format has and what they hold: the one source of the reader's checks and of the JSON Schema.
+
+use crate::graph::{Alignment, Implementation, InPort, OutPort, Reordering};
+
+/// What a value may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    /// Integer of at least this value, 64 bits.
+    Int(i64),
+    /// `true` or `false`.
+    Bool,
+    /// `false` only: quantised attention has tags of its own.
+    False,
+    /// String.
+    Text,
+    /// Single-precision float as eight hexadecimal digits of its bits; a plain number is taken too.
+    HexFloat,
+    /// Element type.
+    DType,
+    /// One of these strings.
+    Choice(&'static [&'static str]),
+    /// Array of integers.
+    Ints,
+    /// `{"index": i, "value": v}`: a scalar handed over by value.
+    Scalar,
+    /// Input port to uid.
+    Inputs(&'static [InPort]),
+    /// Output port to uid.
+    Outputs(&'static [OutPort]),
+    /// Checked by its own table.
+    Nested,
+}
+
+/// One key of an object.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Key {
+    pub name: &'static str,
+    pub kind: Kind,
+    /// `null` means unset.
+    pub nullable: bool,
+    pub required: bool,
+    pub doc: &'static str,
+}
+
+const fn key(name: &'static str, kind: Kind, doc: &'static str) -> Key {
+    Key { name, kind, nullable: false, required: false, doc }
+}
+
+impl Key {
+    const fn or_null(mut self) -> Key {
+        self.nullable = true;
+        self
+    }
+    const fn required(mut self) -> Key {
+        self.required = true;
+        self
+    }
+}
+
+/// Versions that are read.
+pub(super) const VERSIONS: &[&str] = &["1.0", "2.0"];
+
+pub(super) const ENVELOPE: &[Key] = &[
+    key("context", Kind::Nested, "Graph-wide defaults.").required(),
+    key("cudnn_backend_version", Kind::Text, "Informational.").or_null(),
+    key("cudnn_frontend_version", Kind::Int(0), "Major times 10000, minor times 100, patch.").or_null(),
+    key("gid", Kind::Int(0), "Number of the graph in the process that wrote it; ignored.").or_null(),
+    key("json_version", Kind::Choice(VERSIONS), "Version of the format.").required(),
+    key("nodes", Kind::Nested, "Operations in insertion order.").required(),
+    key("tensors", Kind::Nested, "Tensors by ascending uid; in version 1.0 an object keyed by tensor.").required(),
+];
+
+pub(super) const CONTEXT: &[Key] = &[
+    key("compute_data_type", Kind::DType, "Compute type of nodes that name none.").or_null(),
+    key("intermediate_data_type", Kind::DType, "Element type of virtual tensors that name none.").or_null(),
+    key("io_data_type", Kind::DType, "Element type of tensors that name none.").or_null(),
+    key("is_dynamic_shape_enabled", Kind::Bool, "Recorded only.").or_null(),
+    key("is_override_shape_enabled", Kind::Bool, "Recorded only.").or_null(),
+    key("name", Kind::Text, "Label of the graph; absent when empty.").or_null(),
+    key("sm_count", Kind::Int(-1), "Streaming multiprocessors to use; -1 is unset.").or_null(),
+];
+
+pub(super) const TENSOR: &[Key] = &[
+    key("alignment", Kind::Int(1), "Guaranteed base alignment in bytes; absent means 16."),
+    key("data_type", Kind::DType, "Element type; null takes the context's.").or_null(),
+    key("dim", Kind::Ints, "Extents; empty until inferred."),
+    key("is_pass_by_value", Kind::Bool, "A host scalar."),
+    key("is_virtual", Kind::Bool, "Lives only inside the graph."),
+    key("name", Kind::Text, "Label; absent when empty."),
+    key("pass_by_value", Kind::Scalar, "The scalar when it is known.").or_null(),
+    key("ragged_offset_multiplier", Kind::Int(1), "Elements per unit of the ragged offset; absent means 1."),
+    key("ragged_offset_name", Kind::Text, "Label of the offset tensor."),
+    key("ragged_offset_uid", Kind::Int(1), "The tensor of batch offsets that makes this tensor packed."),
+    key("reordering_type", Kind::Choice(REORDERINGS), "Element order.").or_null(),
+    key("stride", Kind::Ints, "Strides in elements; empty until inferred."),
+    key("uid", Kind::Int(1), "Identifier, unique in the graph.").required(),
+];
+
+/// Keys of version 1.0 tensors that 2.0 dropped.
+pub(super) const TENSOR_V1: &[Key] = &[key("uid_assigned", Kind::Bool, "Whether `uid` was chosen.")];
+
+pub(super) const FORWARD: &[Key] = &[
+    key("alibi_mask", Kind::Bool, "Linear position bias."),
+    key("attn_scale_prefolded", Kind::Bool, "frostgraph: the scale is already in Q; written only when true."),
+    key("attn_scale_value", Kind::HexFloat, "Softmax scale; null is 1.0 unless the Attn_scale port is present.").or_null(),
+    key("compute_data_type", Kind::DType, "Compute type; null takes the context's.").or_null(),
+    key("diagonal_alignment", Kind::Choice(ALIGNMENTS), "Corner in which the diagonal is anchored.").or_null(),
+    key("dropout_probability", Kind::HexFloat, "Drop probability.").or_null(),
+    key("generate_stats", Kind::Bool, "Whether Stats are written.").or_null(),
+    key("implementation", Kind::Choice(IMPLEMENTATIONS), "cuDNN's choice; recorded only.").or_null(),
+    key("inputs", Kind::Inputs(FORWARD_INPUTS), "Operands read.").required(),
+    key("is_mxfp8", Kind::False, "false for this tag."),
+    key("left_bound", Kind::Int(i64::MIN), "Length L of the window: keys k > q + diag - L are kept.").or_null(),
+    key("max_seq_len_kv", Kind::Int(0), "Key rows that a page table may address.").or_null(),
+    key("max_total_seq_len_kv", Kind::Int(0), "Bound on the packed key tokens.").or_null(),
+    key("max_total_seq_len_q", Kind::Int(0), "Bound on the packed query tokens.").or_null(),
+    key("mma_core_mode", Kind::DType, "HALF for this tag; recorded only.").or_null(),
+    key("name", Kind::Text, "Label."),
+    key("outputs", Kind::Outputs(FORWARD_OUTPUTS), "Operands written.").required(),
+    key("padding_mask", Kind::Bool, "Rows past the sequence lengths are masked."),
+    key("rescale_threshold", Kind::HexFloat, "Recorded only.").or_null(),
+    key("right_bound", Kind::Int(i64::MIN), "R: keys k <= q + diag + R are kept; 0 is causal.").or_null(),
+    key("score_mod", Kind::Bool, "frostgraph: a callback that a file cannot carry was attached; written only when true."),
+    key("softmax_precision", Kind::DType, "frostgraph: requested softmax precision; written only when set.").or_null(),
+    key("stats_use_log2", Kind::Bool, "Stats in log base 2."),
+    key("tag", Kind::Choice(&["SDPA"]), "Operation.").required(),
+    key("unfuse_fma", Kind::Bool, "Unfused multiply-add in the softmax."),
+];
+
+pub(super) const BACKWARD: &[Key] = &[
+    key("alibi_mask", Kind::Bool, "Linear position bias."),
+    key("attn_scale_value", Kind::HexFloat, "Softmax scale; null is 1.0 unless the Attn_scale port is present.").or_null(),
+    key("compute_data_type", Kind::DType, "Written only when set.").or_null(),
+    key("diagonal_alignment", Kind::Choice(ALIGNMENTS), "Corner in which the diagonal is anchored.").or_null(),
+    key("dropout_probability", Kind::HexFloat, "Drop probability.").or_null(),
+    key("inputs", Kind::Inputs(BACKWARD_INPUTS), "Operands read.").required(),
+    key("is_deterministic_algorithm", Kind::Bool, "Bitwise reproducible gradients."),
+    key("left_bound", Kind::Int(i64::MIN), "Length L of the window: keys k > q + diag - L are kept.").or_null(),
+    key("max_total_seq_len_kv", Kind::Int(0), "Bound on the packed key tokens.").or_null(),
+    key("max_total_seq_len_q", Kind::Int(0), "Bound on the packed query tokens.").or_null(),
+    key("name", Kind::Text, "Label."),
+    key("outputs", Kind::Outputs(BACKWARD_OUTPUTS), "Operands written.").required(),
+    key("padding_mask", Kind::Bool, "Rows past the sequence lengths are masked."),
+    key("right_bound", Kind::Int(i64::MIN), "R: keys k <= q + diag + R are kept; 0 is causal.").or_null(),
+    key("score_mod", Kind::Bool, "frostgraph: a callback that a file cannot carry was attached; written only when true."),
+    key("tag", Kind::Choice(&["SDPA_BWD"]), "Operation.").required(),
+];
+
+pub(super) const FORWARD_INPUTS: &[InPort] = &[
+    InPort::Q,
+    InPort::K,
+    InPort::V,
+    InPort::AttnScale,
+    InPort::Bias,
+    InPort::SeqLenQ,
+    InPort::SeqLenKv,
+    InPort::CuSeqLenQ,
+    InPort::CuSeqLenKv,
+    InPort::Seed,
+    InPort::Offset,
+    InPort::DropoutMask,
+    InPort::DropoutScale,
+    InPort::PageTableK,
+    InPort::PageTableV,
+    InPort::BlockMask,
+    InPort::Sink,
+    InPort::KvMask,
+];
+
+/// cudnn-frontend's backward has no cumulative lengths; ours records them, and the rows decide.
+pub(super) const BACKWARD_INPUTS: &[InPort] = &[
+    InPort::Q,
+    InPort::K,
+    InPort::V,
+    InPort::O,
+    InPort::DO,
+    InPort::Stats,
+    InPort::AttnScale,
+    InPort::Bias,
+    InPort::SeqLenQ,
+    InPort::SeqLenKv,
+    InPort::CuSeqLenQ,
+    InPort::CuSeqLenKv,
+    InPort::Seed,
+    InPort::Offset,
+    InPort::DropoutMask,
+    InPort::DropoutScale,
+    InPort::DropoutScaleInv,
+    InPort::Sink,
+];
+
+pub(super) const FORWARD_OUTPUTS: &[OutPort] = &[OutPort::O, OutPort::Stats, OutPort::Max, OutPort::SumExp, OutPort::RngDump];
+
+pub(super) const BACKWARD_OUTPUTS: &[OutPort] =
+    &[OutPort::DQ, OutPort::DK, OutPort::DV, OutPort::DBias, OutPort::RngDump, OutPort::DSink];
+
+pub(super) const REORDERINGS: &[&str] = &["NONE", "INT8x32", "F16x16", "F8_128x4"];
+pub(super) const ALIGNMENTS: &[&str] = &["TOP_LEFT", "BOTTOM_RIGHT"];
+pub(super) const IMPLEMENTATIONS: &[&str] = &["AUTO", "COMPOSITE", "UNIFIED"];
+
+/// JSON spelling of an element order.
+pub(super) fn reordering_name(r: Reordering) -> &'static str {
+    match r {
+        Reordering::None => "NONE",
+        Reordering::Int8x32 => "INT8x32",
+        Reordering::F16x16 => "F16x16",
+        Reordering::F8_128x4 => "F8_128x4",
+    }
+}
+
+/// Element order of a JSON spelling.
+pub(super) fn reordering(s: &str) -> Option<Reordering> {
+    [Reordering::None, Reordering::Int8x32, Reordering::F16x16, Reordering::F8_128x4]
+        .into_iter()
+        .find(|r| reordering_name(*r) == s)
+}
+
+/// JSON spelling of an anchor corner.
+pub(super) fn alignment_name(a: Alignment) -> &'static str {
+    match a {
+        Alignment::TopLeft => "TOP_LEFT",
+        Alignment::BottomRight => "BOTTOM_RIGHT",
+    }
+}
+
+/// Anchor corner of a JSON spelling.
+pub(super) fn alignment(s: &str) -> Option<Alignment> {
+    [Alignment::TopLeft, Alignment::BottomRight].into_iter().find(|a| alignment_name(*a) == s)
+}
+
+/// JSON spelling of cuDNN's implementation choice.
+pub(super) fn implementation_name(i: Implementation) -> &'static str {
+    match i {
+        Implementation::Auto => "AUTO",
+        Implementation::Composite => "COMPOSITE",
+        Implementation::Unified => "UNIFIED",
+    }
+}
+
+/// cuDNN's implementation choice of a JSON spelling.
+pub(super) fn implementation(s: &str) -> Option<Implementation> {
+    [Implementation::Auto, Implementation::Composite, Implementation::Unified].into_iter().find(|i| implementation_name(*i) == s)
+}
+
+/// Tags that cudnn-frontend 1.32 writes and that are not served, so that the error can tell a missing engine from a typing mistake.
+pub(super) const UNSERVED_TAGS: &[&str] = &[
+    "ADA_LAYER_NORM",
+    "ADA_LAYER_NORM_BPROP",
+    "BATCHNORM",
+    "BATCHNORM_INFERENCE",
+    "BLOCK_SCALE_DEQUANTIZE",
+    "BLOCK_SCALE_QUANTIZE",
+    "BN_FINALIZE",
+    "CONCATENATE",
+    "CONV_DGRAD",
+    "CONV_FPROP",
+    "CONV_WGRAD",
+    "DBN",
+    "DBN_WEIGHT",
+    "GENSTATS",
+    "INSTANCE_NORM",
+    "INSTANCE_NORM_BPROP",
+    "LAYER_NORM",
+    "LAYER_NORM_BPROP",
+    "MATMUL",
+    "MATMUL_FP8",
+    "MOE_GROUPED_MATMUL",
+    "MOE_GROUPED_MATMUL_BWD",
+    "POINTWISE",
+    "REDUCTION",
+    "RESAMPLE",
+    "RESHAPE",
+    "RMS_NORM",
+    "RMS_NORM_BPROP",
+    "RNG",
+    "ROPE",
+    "ROPE_BWD",
+    "SDPA_FP8_BWD",
+    "SDPA_FP8_FWD",
+    "SDPA_MXFP8_BWD",
+    "SDPA_MXFP8_FWD",
+    "SLICE",
+    "TRANSPOSE",
+];
