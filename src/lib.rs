@@ -5,8 +5,10 @@
 pub mod analyze;
 pub mod device;
 pub mod error;
+pub mod exec;
 pub mod graph;
 pub mod json;
+pub mod plan;
 #[cfg(feature = "cuda")]
 pub mod runtime;
 

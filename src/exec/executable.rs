@@ -1,0 +1,129 @@
+//! A compiled plan.
+
+use super::operand::{node_tensors, operands, uid_of, Operand};
+use super::{check, host, Bindings, Stream, Workspace};
+use crate::plan::{Lowered, Plan};
+use crate::{Device, Error, ErrorCode, Result};
+use frostgraph_engines::{Target, Uid};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A plan that is ready to run. Holds no buffers: two threads may execute one executable at a time with different bindings and workspaces.
+#[derive(Debug)]
+pub struct Executable {
+    plan: Plan,
+    lowered: Arc<Lowered>,
+    /// Ascending by uid.
+    operands: Vec<Operand>,
+    /// Outputs that the graph keeps for itself; binding one for writing is a mistake worth a message.
+    virtuals: BTreeSet<Uid>,
+    backend: Backend,
+}
+
+#[derive(Debug)]
+enum Backend {
+    /// Host steps; per node the tensors it touches.
+    Host(Vec<host::HostNode>),
+    /// The device is only described, so there is nothing to run on.
+    Absent,
+}
+
+impl Plan {
+    /// Makes the plan ready to run. On the CPU there is nothing to compile; for a device that is only described the result can be
+    /// looked at but not executed.
+    ///
+    /// Errors: [`ErrorCode::Declined`] when an engine declines at lowering; FG6xxx when the CUDA runtime cannot be reached or a
+    /// kernel does not compile.
+    pub fn compile(&self) -> Result<Executable> {
+        let lowered = self.lower()?;
+        let g = &self.built.frozen;
+        let backend = match (&self.built.device.target, self.built.device.ordinal) {
+            (_, None) => Backend::Absent,
+            (Target::Cpu, Some(_)) => Backend::Host(host::nodes(g, &lowered)?),
+            (Target::Cuda { .. }, Some(_)) => return Err(no_runtime(&self.built.device)),
+        };
+        let mut virtuals = BTreeSet::new();
+        for &node in g.order() {
+            virtuals.extend(node_tensors(g, node).writes.into_iter().map(|id| g.tensor(id)).filter(|t| t.is_virtual).map(uid_of));
+        }
+        Ok(Executable { plan: self.clone(), operands: operands(g)?, virtuals, lowered, backend })
+    }
+}
+
+impl Executable {
+    /// Bytes of workspace that every execution needs, base aligned to 128 bytes. 0 means that no workspace is needed.
+    pub fn workspace_bytes(&self) -> u64 {
+        self.lowered.workspace_bytes
+    }
+
+    /// The plan this was compiled from.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What must be bound, ascending by uid.
+    pub fn operands(&self) -> &[Operand] {
+        &self.operands
+    }
+
+    /// The launch plan as text; see [`Plan::launch_text`].
+    pub fn launch_text(&self) -> Result<String> {
+        self.plan.launch_text()
+    }
+
+    /// Checks bindings and workspace as [`Executable::execute`] does, without running anything; works for described devices too.
+    pub fn check(&self, bindings: &Bindings<'_>, workspace: &Workspace<'_>) -> Result<()> {
+        match self.plan.built.device.target {
+            Target::Cpu => {
+                check::host_operands(&self.operands, &self.virtuals, bindings)?;
+                check::host_workspace(self.workspace_bytes(), workspace)
+            }
+            Target::Cuda { .. } => {
+                check::device_operands(&self.operands, &self.virtuals, bindings)?;
+                check::device_workspace(self.workspace_bytes(), workspace, &self.operands, bindings).map(|_| ())
+            }
+        }
+    }
+
+    /// Runs the plan on a stream: all outputs are written, the workspace is left undefined.
+    ///
+    /// CPU plans return when the work is done. Everything that can be checked is checked before the first byte is written.
+    ///
+    /// Errors: FG4001 to FG4007, [`ErrorCode::BadDevice`] for a plan whose device is only described. After an error that an engine
+    /// found in the data (FG4006) the outputs are unspecified.
+    pub fn execute(&self, stream: &Stream, bindings: &mut Bindings<'_>, workspace: &mut Workspace<'_>) -> Result<()> {
+        match &self.backend {
+            Backend::Absent => Err(absent(&self.plan.built.device)),
+            Backend::Host(nodes) => {
+                if *stream != Stream::Cpu {
+                    return Err(Error::new(ErrorCode::BindingDevice, "a CUDA stream for a CPU plan", "Stream::cpu()"));
+                }
+                self.check(bindings, workspace)?;
+                let scratch: &mut [u8] = match workspace {
+                    Workspace::Host(bytes) => &mut bytes[..self.lowered.workspace_bytes as usize],
+                    Workspace::None | Workspace::Device { .. } => &mut [],
+                };
+                host::run(nodes, &self.lowered, &self.operands, bindings, scratch)
+            }
+        }
+    }
+}
+
+fn absent(device: &Device) -> Error {
+    let given = format!("an execution on {}, which is only described", device.target.name());
+    Error::new(ErrorCode::BadDevice, given, "a plan built for a device of this machine, such as Device::cpu()")
+}
+
+fn no_runtime(device: &Device) -> Error {
+    let name = device.target.name();
+    if cfg!(feature = "cuda") {
+        Error::new(ErrorCode::CudaLibrary, format!("a CUDA plan for {name}"), "a reachable CUDA runtime")
+    } else {
+        Error::new(ErrorCode::NoCudaFeature, format!("a CUDA plan for {name}"), "a build with the feature `cuda`")
+    }
+}
+
+/// Uid → place in the operand list.
+pub(super) fn index(operands: &[Operand]) -> BTreeMap<Uid, usize> {
+    operands.iter().enumerate().map(|(i, o)| (o.uid, i)).collect()
+}
