@@ -1,7 +1,7 @@
 //! Checks that hold for any tensor and attribute, whatever the operation.
 
 use super::infer::overflow;
-use super::{Node, Op, Tensor};
+use super::{InPort, Node, Op, OutPort, ScalarValue, Tensor};
 use crate::{Error, ErrorCode, Result};
 
 /// Every tensor: extents, strides, 64-bit sizes, and whether it can be what it says it is.
@@ -101,8 +101,7 @@ fn distinct(t: &Tensor, packed_stats: bool) -> Result<()> {
 }
 
 /// Attribute values that no rule of facts §2.3 names.
-pub(super) fn attributes(node: &Node) -> Result<()> {
-    use super::{InPort, OutPort};
+pub(super) fn attributes(node: &Node, tensors: &[Tensor]) -> Result<()> {
     let bad = |given: String, expected: &str| Err(Error::new(ErrorCode::BadAttribute, given, expected));
     let (scale, probability) = match &node.op {
         Op::Sdpa(a) => (a.attn_scale, a.dropout_probability),
@@ -115,6 +114,10 @@ pub(super) fn attributes(node: &Node) -> Result<()> {
         if node.inputs.contains_key(&InPort::AttnScale) {
             return bad(format!("attn_scale {s} and an Attn_scale tensor"), "one of the two");
         }
+    }
+    let known = node.inputs.get(&InPort::AttnScale).and_then(|id| tensors[id.0 as usize].value);
+    if let Some(s) = known.map(as_f64).filter(|s| !s.is_finite()) {
+        return bad(format!("attn_scale {s} as a tensor of known value"), "a finite number");
     }
     if let Some(p) = probability {
         if !(0.0..=1.0).contains(&p) {
@@ -133,5 +136,16 @@ pub(super) fn attributes(node: &Node) -> Result<()> {
             bad("a Stats output on a node that does not generate Stats".into(), "generate_stats, or no Stats output")
         }
         Op::Sdpa(_) | Op::SdpaBackward(_) => Ok(()),
+    }
+}
+
+fn as_f64(v: ScalarValue) -> f64 {
+    match v {
+        ScalarValue::I64(v) => v as f64,
+        ScalarValue::I32(v) => v.into(),
+        ScalarValue::F16(bits) => half::f16::from_bits(bits).to_f64(),
+        ScalarValue::F32(v) => v.into(),
+        ScalarValue::F64(v) => v,
+        ScalarValue::BF16(bits) => half::bf16::from_bits(bits).to_f64(),
     }
 }

@@ -38,7 +38,7 @@ impl Graph {
         check::tensors(&tensors, &wiring.producer, &packed_stats)?;
         for &n in &wiring.order {
             let node = &self.nodes[n];
-            check::attributes(node).map_err(|e| e.at(self.node_label(n)))?;
+            check::attributes(node, &tensors).map_err(|e| e.at(self.node_label(n)))?;
             rules::check(node, &tensors, self.options.compat).map_err(|e| e.at(self.node_label(n)))?;
         }
         Ok(FrozenGraph { options: self.options.clone(), tensors, nodes: self.nodes.clone(), order: wiring.order })

@@ -51,11 +51,14 @@ pub(super) fn overflow(dim: &[i64]) -> Error {
     Error::new(ErrorCode::BadDims, format!("extents {dim:?}"), "an element count that fits in 63 bits")
 }
 
-/// Axes from outermost to innermost in memory. A broadcast axis (stride 0, extent above 1) has no place in memory and goes outermost,
-/// so that an output modelled on it stays dense with its head dim innermost (report #35).
+/// Axes from outermost to innermost in memory. A broadcast axis (stride 0, extent above 1) has no place in memory: it goes outermost, the
+/// head dim innermost, so that an output modelled on it stays dense (report #35).
 fn order_of(t: &Tensor) -> [usize; 4] {
     let mut axes = [0, 1, 2, 3];
-    let key = |a: usize| if t.stride[a] == 0 && t.dim[a] > 1 { i64::MAX } else { t.stride[a] };
+    let key = |a: usize| match t.stride[a] {
+        0 if t.dim[a] > 1 && a < 3 => i64::MAX,
+        s => s,
+    };
     axes.sort_by_key(|&a| std::cmp::Reverse(key(a)));
     axes
 }
@@ -67,30 +70,29 @@ pub(super) fn outputs(node: &Node, tensors: &mut [Tensor]) -> Result<()> {
     let [b, h, s_q, _] = dim4(&tensors[q.0 as usize]);
     let d_v = dim4(&tensors[v.0 as usize])[3];
     for (port, &id) in &node.outputs {
-        let model = match port {
+        let t = id.0 as usize;
+        match port {
             OutPort::O => {
-                let dim = [b, h, s_q, d_v];
                 let order = order_of(&tensors[q.0 as usize]);
-                fill(&mut tensors[id.0 as usize], &dim, |d| compact(d, &order))?;
-                continue;
+                fill(&mut tensors[t], &[b, h, s_q, d_v], |d| compact(d, &order))?;
             }
-            OutPort::Stats | OutPort::Max | OutPort::SumExp => {
-                fill(&mut tensors[id.0 as usize], &[b, h, s_q, 1], row_major)?;
-                continue;
-            }
+            OutPort::Stats | OutPort::Max | OutPort::SumExp => fill(&mut tensors[t], &[b, h, s_q, 1], row_major)?,
             OutPort::RngDump => {
                 let s_kv = s_kv(node, tensors);
-                fill(&mut tensors[id.0 as usize], &[b, h, s_q, s_kv], row_major)?;
-                continue;
+                fill(&mut tensors[t], &[b, h, s_q, s_kv], row_major)?;
             }
-            OutPort::DQ => Some(q),
-            OutPort::DK => Some(k),
-            OutPort::DV => Some(v),
-            OutPort::DBias => at(InPort::Bias),
-            OutPort::DSink => at(InPort::Sink),
-        };
-        if let Some(model) = model {
-            like(tensors, id, model)?;
+            OutPort::DQ => like(tensors, id, q)?,
+            OutPort::DK => like(tensors, id, k)?,
+            OutPort::DV => like(tensors, id, v)?,
+            // Without a bias or a sink these are refused later, by the analyzer and by V47, with a better message than open extents.
+            OutPort::DBias => match at(InPort::Bias) {
+                Some(bias) => like(tensors, id, bias)?,
+                None => {
+                    let s_kv = s_kv(node, tensors);
+                    fill(&mut tensors[t], &[1, h, s_q, s_kv], row_major)?;
+                }
+            },
+            OutPort::DSink => fill(&mut tensors[t], &[1, h, 1, 1], row_major)?,
         }
     }
     Ok(())

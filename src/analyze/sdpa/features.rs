@@ -64,7 +64,7 @@ fn uses(f: Feature, operands: &Operands, request: &Request, facts: &SdpaFacts) -
         Feature::Decode => facts.s_q == 1,
         Feature::UnequalHeadDims => facts.d_qk != facts.d_v,
         Feature::StridedHeadDim => main(facts).any(|p| p.dim[3] > 1 && p.stride[3] != 1),
-        Feature::BroadcastInput => read(facts).any(|p| (0..4).any(|a| p.dim[a] > 1 && p.stride[a] == 0)),
+        Feature::BroadcastInput => read(facts).any(broadcast),
     }
 }
 
@@ -84,12 +84,18 @@ fn main(facts: &SdpaFacts) -> impl Iterator<Item = &Port> {
     [&p.q, &p.k, &p.v, &p.o, &p.d_o, &p.dq, &p.dk, &p.dv].into_iter().flatten()
 }
 
-/// Operands read: the batch stride of a packed one is never read, so its zero says nothing.
+/// Operands read through strides.
 fn read(facts: &SdpaFacts) -> impl Iterator<Item = &Port> {
     let p = &facts.ports;
     let (o, stats) = match facts.direction {
         Direction::Forward => (&None, &None),
         Direction::Backward => (&p.o, &p.stats),
     };
-    [&p.q, &p.k, &p.v, o, stats, &p.d_o, &p.bias, &p.sink].into_iter().flatten().filter(|p| p.ragged.is_none())
+    [&p.q, &p.k, &p.v, o, stats, &p.d_o, &p.bias, &p.sink].into_iter().flatten()
+}
+
+/// The batch stride of a packed operand is never read, so its zero says nothing.
+fn broadcast(p: &Port) -> bool {
+    let first = usize::from(p.ragged.is_some());
+    (first..4).any(|a| p.dim[a] > 1 && p.stride[a] == 0)
 }
