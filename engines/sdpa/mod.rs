@@ -9,7 +9,11 @@ pub mod mask;
 pub mod matching;
 pub mod oracle;
 pub mod ranking;
+#[cfg(test)]
+mod rows_tests;
 pub mod stats;
+#[cfg(test)]
+pub mod testing;
 
 pub use facts::{Direction, Scale, SdpaFacts, SdpaPorts};
 pub use lengths::Lengths;

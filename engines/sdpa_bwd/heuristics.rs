@@ -1,10 +1,97 @@
 //! Ranks the backward rows. Pure: facts, target and offered rows only.
 
+use super::config::{default_tiles, padded_head_dims, SM120_SMEM};
 use crate::caps::Candidate;
 use crate::sdpa::ranking;
-use crate::{Facts, Knobs, Mode, Row, Target};
+use crate::{Facts, Knob, Knobs, Mode, Row, SdpaFacts, Target};
 
-/// One plan for each eligible row, in row order.
-pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], _mode: Mode) -> Vec<Candidate> {
-    ranking::rank(facts, target, rows, super::mismatch, |_| vec![Knobs::NONE])
+/// Tiles that beat the table where shared memory allows them, by padded `(d_qk, d_v)`: best first, by measurement only.
+const LARGE_SMEM_TILES: &[((i64, i64), &[(i64, i64)])] = &[];
+
+/// One plan for each eligible row, in row order, with the tiles that its lowering would pick (facts §4.7). A device with more shared
+/// memory than the SM120 line leads with the measured larger tiles; `FALLBACK` is the table alone.
+pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mode) -> Vec<Candidate> {
+    let Facts::Sdpa(f) = facts;
+    ranking::rank(facts, target, rows, super::mismatch, |row| knob_sets(row, f, target, mode))
+}
+
+fn knob_sets(row: &Row, f: &SdpaFacts, target: &Target, mode: Mode) -> Vec<Knobs> {
+    let tiles = |(m, n)| Knobs::new(&[(Knob::TileM, m), (Knob::TileN, n)]);
+    let Some(padded) = padded_head_dims(f.d_qk, f.d_v).filter(|_| row.domain(Knob::TileM).is_some()) else {
+        return vec![Knobs::NONE];
+    };
+    let mut sets = Vec::new();
+    let roomy = match target {
+        Target::Cuda { smem_optin, .. } => i64::from(*smem_optin) > SM120_SMEM,
+        Target::Cpu => false,
+    };
+    match mode {
+        Mode::A | Mode::B | Mode::OpenSource if roomy => {
+            let measured = LARGE_SMEM_TILES.iter().find(|(dims, _)| *dims == padded).map_or(&[][..], |(_, t)| t);
+            sets.extend(measured.iter().copied().map(tiles));
+        }
+        Mode::A | Mode::B | Mode::OpenSource | Mode::Fallback => {}
+    }
+    sets.push(tiles(default_tiles(padded.0)));
+    sets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sdpa::testing::Case;
+    use crate::DType;
+
+    const MODES: [Mode; 4] = [Mode::A, Mode::B, Mode::Fallback, Mode::OpenSource];
+
+    fn ranked(case: &Case, cc: u32, mode: Mode) -> Vec<String> {
+        let rows: Vec<&'static Row> = super::super::rows::ROWS.iter().collect();
+        let target = Target::describe(cc).expect("a known device");
+        recommend(&case.facts(), &target, &rows, mode).iter().map(|c| format!("{}{}", c.id, c.knobs)).collect()
+    }
+
+    #[test]
+    fn table_of_facts_4_7_and_goldens_of_7_8() {
+        for mode in MODES {
+            let at = |d_qk, d_v| ranked(&Case { d_qk, d_v, ..Case::default() }, 120, mode);
+            assert_eq!(at(128, 128), ["20600[TILE_M=64,TILE_N=64]"]);
+            assert_eq!(at(96, 40), ["20600[TILE_M=64,TILE_N=64]"]);
+            assert_eq!(at(32, 32), ["20600[TILE_M=128,TILE_N=64]"]);
+            assert_eq!(at(64, 64), ["20600[TILE_M=64,TILE_N=128]"]);
+            assert_eq!(at(192, 128), ["20600[TILE_M=32,TILE_N=64]"]);
+            assert_eq!(at(256, 256), ["20600[TILE_M=32,TILE_N=64]"]);
+            assert!(at(264, 264).is_empty());
+            assert!(ranked(&Case { scale: 0.0, ..Case::default() }, 120, mode).is_empty());
+        }
+    }
+
+    #[test]
+    fn the_default_tiles_stay_offered_on_larger_devices() {
+        for cc in [90, 100, 103, 110] {
+            for mode in MODES {
+                assert!(
+                    ranked(&Case::default(), cc, mode).contains(&"20600[TILE_M=64,TILE_N=64]".to_string()),
+                    "sm_{cc} {mode:?}"
+                );
+            }
+            assert_eq!(ranked(&Case::default(), cc, Mode::Fallback).len(), 1);
+        }
+    }
+
+    #[test]
+    fn packed_graphs_are_served_beyond_the_specification() {
+        assert_eq!(ranked(&Case { thd: Some(DType::I32), ..Case::default() }, 120, Mode::A), ["20600[TILE_M=64,TILE_N=64]"]);
+    }
+
+    /// Every measured entry must fit and resolve, or it would silently fall away.
+    #[test]
+    fn measured_tiles_resolve_on_a_large_device() {
+        for ((d_qk, d_v), tiles) in LARGE_SMEM_TILES {
+            for &(m, n) in *tiles {
+                let knobs = Knobs::new(&[(Knob::TileM, m), (Knob::TileN, n)]);
+                let c = super::super::config::resolve(*d_qk, *d_v, &knobs, 232_448, false);
+                assert!(c.is_ok_and(|c| c.smem > SM120_SMEM || (m, n) != default_tiles(*d_qk)), "{d_qk}/{d_v} {m}x{n}");
+            }
+        }
+    }
 }

@@ -8,6 +8,9 @@ pub mod rows;
 pub mod rules;
 pub mod workspace;
 
+#[cfg(test)]
+mod tests;
+
 use crate::sdpa::{matching, Direction};
 use crate::{Decline, Facts, Family, Knobs, Row, Target};
 

@@ -2,7 +2,7 @@
 
 use super::config::{self, Config};
 use super::workspace::{self, Route};
-use crate::{Decline, DeclineCode as Code, Facts, Feature, Knob, Knobs, LaunchPlan, Port, Row, SdpaFacts, Target};
+use crate::{DType, Decline, DeclineCode as Code, Facts, Feature, Knob, Knobs, LaunchPlan, Port, Row, SdpaFacts, Target};
 
 /// Kernels keep rows in 32-bit integers and add bounds to them.
 const MAX_SEQ: i64 = 1 << 29;
@@ -69,7 +69,8 @@ fn lengths(f: &SdpaFacts) -> Option<config::Refusal> {
     }
     for (label, p) in [("SEQ_LEN_Q", &p.seq_len_q), ("SEQ_LEN_KV", &p.seq_len_kv)] {
         let Some(p) = p else { continue };
-        if p.dim != [f.b, 1, 1, 1] || (f.b > 1 && p.stride[0] != 1) {
+        let scattered = (0..4).any(|a| p.dim[a] > 1 && p.stride[a] != 1);
+        if product(&p.dim) != Some(f.b) || scattered || p.dtype != DType::I32 {
             let reason =
                 format!("{label} has extents {:?} and strides {:?}; this row serves {} contiguous lengths", p.dim, p.stride, f.b);
             return Some((Code::Lengths, format!("{label}.stride={:?}", p.stride), reason));
@@ -98,7 +99,7 @@ fn packing(f: &SdpaFacts) -> Option<config::Refusal> {
     let stats = f.ports.stats.as_ref().map(|p| ("Stats", p));
     let mut all = f.ports.operands(f.direction).map(|(l, p, _)| (l, p)).chain(stats);
     all.find(|(_, p)| p.ragged.map(|r| r.dtype) != width).map(|(label, p)| {
-        let shown = |d: Option<crate::DType>| d.map_or("none".to_string(), |d| d.to_string());
+        let shown = |d: Option<DType>| d.map_or("none".to_string(), |d| d.to_string());
         let found = shown(p.ragged.map(|r| r.dtype));
         let reason = format!("ragged offsets of {label} are {found} and those of Q {}; this row serves one width", shown(width));
         (Code::Lengths, format!("{label}.ragged={found}"), reason)
