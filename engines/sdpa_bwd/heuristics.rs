@@ -6,7 +6,10 @@ use crate::sdpa::ranking;
 use crate::{Facts, Knob, Knobs, Mode, Row, SdpaFacts, Target};
 
 /// Tiles that beat the table where shared memory allows them, by padded `(d_qk, d_v)`: best first, by measurement only.
-const LARGE_SMEM_TILES: &[((i64, i64), &[(i64, i64)])] = &[];
+const LARGE_SMEM_TILES: &[(Pair, &[Pair])] = &[];
+
+/// Two sides: `(d_qk, d_v)` or `(query rows, key rows)`.
+type Pair = (i64, i64);
 
 /// One plan for each eligible row, in row order, with the tiles that its lowering would pick (facts §4.7). A device with more shared
 /// memory than the SM120 line leads with the measured larger tiles; `FALLBACK` is the table alone.
