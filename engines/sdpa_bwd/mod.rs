@@ -9,6 +9,8 @@ pub mod rules;
 pub mod workspace;
 
 #[cfg(test)]
+mod goldens;
+#[cfg(test)]
 mod tests;
 
 use crate::sdpa::{matching, Direction};
