@@ -4,6 +4,8 @@ mod features;
 mod invalid;
 mod mask;
 mod ports;
+#[cfg(test)]
+mod tests;
 
 use crate::graph::{FrozenGraph, Node, SdpaAttrs, SdpaBackwardAttrs};
 use frostgraph_engines::sdpa::layout::{aligned_16_ok, bshd_layout_ok, dense_layout_ok, packed_layout_ok};
