@@ -71,7 +71,10 @@ fn mask_of(mask: Mask, backward: bool) -> SdpaFacts {
     facts(&g)
 }
 
-fn bounds(f: &SdpaFacts) -> (Option<i64>, Option<i64>, bool) {
+/// W, R and whether the corner is bottom-right.
+type Bounds = (Option<i64>, Option<i64>, bool);
+
+fn bounds(f: &SdpaFacts) -> Bounds {
     (f.mask.left, f.mask.right, f.mask.bottom_right)
 }
 
@@ -79,7 +82,7 @@ fn bounds(f: &SdpaFacts) -> (Option<i64>, Option<i64>, bool) {
 fn every_spelling_of_facts_3_3() {
     let none = Mask::none;
     let br = Alignment::BottomRight;
-    let cases: [(Mask, (Option<i64>, Option<i64>, bool), &[Feature]); 10] = [
+    let cases: [(Mask, Bounds, &[Feature]); 10] = [
         (none(), (None, None, false), &[]),
         (Mask { sliding_window: Some(5), ..none() }, (Some(4), None, false), &[Feature::Window]),
         (Mask { left_bound: Some(5), ..none() }, (Some(4), None, false), &[Feature::Window]),
