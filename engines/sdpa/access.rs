@@ -263,6 +263,11 @@ impl Place {
         self.cols
     }
 
+    /// Heads.
+    pub fn heads(&self) -> usize {
+        self.heads as usize
+    }
+
     /// Whether the operand is packed, so that only valid tokens exist.
     pub fn is_ragged(&self) -> bool {
         self.ragged

@@ -72,3 +72,22 @@ pub fn aligned_16_ok(p: &Port) -> bool {
     let first = if p.ragged.is_some() { 1 } else { 0 };
     (first..3).all(|a| p.dim[a] == 1 || p.stride[a] % unit == 0) && p.alignment % 16 == 0
 }
+
+/// Whether every element of an output has a place of its own: strides, walked in ascending order, step over what lies below them.
+///
+/// Padding and any axis order pass; zero strides and interleaved axes do not (two threads would write one place: field report 35).
+/// The batch axis of a packed tensor is not looked at.
+pub fn writable_ok(p: &Port) -> bool {
+    let skip: &[usize] = if p.ragged.is_some() { &[0] } else { &[] };
+    let mut last: i64 = 0;
+    for a in stride_order(p, skip) {
+        if p.stride[a] <= last {
+            return false;
+        }
+        match (p.dim[a] - 1).checked_mul(p.stride[a]).and_then(|s| s.checked_add(last)) {
+            Some(s) => last = s,
+            None => return false,
+        }
+    }
+    true
+}

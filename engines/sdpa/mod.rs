@@ -1,6 +1,7 @@
 //! What forward and backward attention share: facts, masks, layout rules, the Stats classifier, host access, the oracle.
 
 pub mod access;
+pub mod cpu;
 pub mod dense;
 pub mod facts;
 pub mod layout;

@@ -1,6 +1,9 @@
 //! Family `sdpa_bwd`: scaled dot-product attention, backward.
 
 pub mod config;
+pub mod cpu;
+mod cpu_dbias;
+mod cpu_tile;
 pub mod heuristics;
 mod lower;
 mod params;

@@ -1,9 +1,8 @@
 //! The backward rows. Position is rank, id is identity.
 
-use crate::caps::{no_extra_rule, HeadDims, KnobDomain, LayoutRule};
+use crate::caps::{HeadDims, KnobDomain, LayoutRule};
 use crate::{
-    Arch, Caps, DType, Decline, DeclineCode, Facts, Feature as F, FeatureSet, Knob, Knobs, LaunchPlan, Maturity, Row, SdpaCaps,
-    Target,
+    Arch, Caps, DType, Feature as F, FeatureSet, Knob, Maturity, Row, SdpaCaps,
 };
 
 /// Every backward row.
@@ -74,12 +73,15 @@ const CPU: Row = Row {
             F::DSink,
             F::Bias,
             F::BroadcastBias,
+            F::DynamicScale,
             F::ZeroScale,
+            F::SeqQTrim,
             F::Causal,
             F::RightBand,
             F::BottomRight,
             F::Window,
             F::Padding,
+            F::CuSeqLen,
             F::Sink,
             F::Thd,
             F::StridedStats,
@@ -94,10 +96,6 @@ const CPU: Row = Row {
     knobs: &[],
     note: None,
     sources: &[],
-    extra: no_extra_rule,
-    lower: not_linked,
+    extra: |_, facts, knobs, target| super::cpu::lower(facts, knobs, target).err(),
+    lower: super::cpu::lower,
 };
-
-fn not_linked(_: &Facts, _: &Knobs, _: &Target) -> Result<LaunchPlan, Decline> {
-    Err(CPU.decline(DeclineCode::Resources, "engine=absent", "the CPU engine is not linked in"))
-}

@@ -1,5 +1,7 @@
 //! Family `sdpa_fwd`: scaled dot-product attention, forward.
 
+pub mod cpu;
+mod cpu_tile;
 pub mod heuristics;
 pub mod rows;
 

@@ -1,9 +1,7 @@
 //! The forward rows. Position is rank, id is identity.
 
-use crate::caps::{no_extra_rule, HeadDims, LayoutRule};
-use crate::{
-    Arch, Caps, DType, Decline, DeclineCode, Facts, Feature as F, FeatureSet, Knobs, LaunchPlan, Maturity, Row, SdpaCaps, Target,
-};
+use crate::caps::{HeadDims, LayoutRule};
+use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Maturity, Row, SdpaCaps};
 
 /// Every forward row.
 pub static ROWS: &[Row] = &[CPU];
@@ -22,8 +20,12 @@ const CPU: Row = Row {
             F::Bias,
             F::BroadcastBias,
             F::PagedKv,
+            F::ScoreMax,
+            F::ScoreSumExp,
+            F::DynamicScale,
             F::ZeroScale,
             F::StatsLog2,
+            F::SeqQTrim,
             F::Causal,
             F::RightBand,
             F::BottomRight,
@@ -45,10 +47,6 @@ const CPU: Row = Row {
     knobs: &[],
     note: None,
     sources: &[],
-    extra: no_extra_rule,
-    lower: not_linked,
+    extra: |_, facts, knobs, target| super::cpu::lower(facts, knobs, target).err(),
+    lower: super::cpu::lower,
 };
-
-fn not_linked(_: &Facts, _: &Knobs, _: &Target) -> Result<LaunchPlan, Decline> {
-    Err(CPU.decline(DeclineCode::Resources, "engine=absent", "the CPU engine is not linked in"))
-}

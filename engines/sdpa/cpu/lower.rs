@@ -1,0 +1,28 @@
+//! What both CPU rows check when they lower a node.
+
+use crate::sdpa::layout::writable_ok;
+use crate::{Decline, DeclineCode, LaunchPlan, Port};
+
+/// The plan, unless an output overlaps itself or the workspace size does not fit 64 bits.
+///
+/// # Errors
+/// [`Decline`] D08 for an output whose strides overlap, D14 for the size.
+pub fn checked(engine: &'static str, outputs: &[&Option<Port>], plan: Option<LaunchPlan>) -> Result<LaunchPlan, Decline> {
+    if let Some(port) = outputs.iter().filter_map(|p| p.as_ref()).find(|p| !writable_ok(p)) {
+        return Err(Decline {
+            engine,
+            code: DeclineCode::Layout,
+            reason: format!(
+                "output {} has strides {:?} for extents {:?}: elements share a place",
+                port.name, port.stride, port.dim
+            ),
+            fact: format!("stride={:?}", port.stride),
+        });
+    }
+    plan.ok_or_else(|| Decline {
+        engine,
+        code: DeclineCode::Resources,
+        reason: "the workspace size does not fit 64 bits".into(),
+        fact: "workspace=overflow".into(),
+    })
+}
