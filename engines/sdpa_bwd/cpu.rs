@@ -82,7 +82,13 @@ pub fn lower(facts: &Facts, _: &Knobs, _: &Target) -> Result<LaunchPlan, Decline
     checked(NAME, &[&p.dq, &p.dk, &p.dv, &p.dbias, &p.dsink], plan(f))
 }
 
-fn operand<'a>(port: &Option<Port>, what: &str, side: Rows, lens: &Lengths, inputs: &Inputs<'a>) -> Result<Operand<'a>, HostError> {
+fn operand<'a>(
+    port: &Option<Port>,
+    what: &str,
+    side: Rows,
+    lens: &Lengths,
+    inputs: &Inputs<'a>,
+) -> Result<Operand<'a>, HostError> {
     let port = need(port, what)?;
     let bytes = bytes_of(inputs, port.uid, &port.name)?;
     Ok(Operand { place: Place::new(port, side, lens, inputs, bytes.len())?, bytes })
@@ -114,11 +120,13 @@ pub fn run(facts: &Facts, _: &Knobs, buffers: &mut HostBuffers<'_>) -> Result<()
     };
     let sink = p.sink.is_some().then(|| declared(&p.sink, "sink")).transpose()?;
     let mut places = Vec::new();
-    let outputs = [(&p.dq, Rows::Query), (&p.dk, Rows::Key), (&p.dv, Rows::Key), (&p.dbias, Rows::Declared), (&p.dsink, Rows::Declared)];
+    let outputs =
+        [(&p.dq, Rows::Query), (&p.dk, Rows::Key), (&p.dv, Rows::Key), (&p.dbias, Rows::Declared), (&p.dsink, Rows::Declared)];
     for (port, side) in outputs {
         let place = port.as_ref().map(|port| {
             let buffer = buffers.outputs.get(&port.uid).map(|b| b.len());
-            let buffer = buffer.ok_or_else(|| fault(&port.name, format!("no buffer is bound to uid {}", port.uid), "a buffer"))?;
+            let buffer =
+                buffer.ok_or_else(|| fault(&port.name, format!("no buffer is bound to uid {}", port.uid), "a buffer"))?;
             Ok((port.uid, Place::new(port, side, &lens, inputs, buffer)?))
         });
         places.push(place.transpose()?);
@@ -135,7 +143,9 @@ pub fn run(facts: &Facts, _: &Knobs, buffers: &mut HostBuffers<'_>) -> Result<()
         let tiles = wave.q.tiles.iter().zip(q_f32.chunks_exact(sizes.q_tile)).zip(bad);
         let queries: Vec<QueryTile<'_>> = tiles.map(|((&id, packed), bad)| QueryTile::new(id, packed, d_qk, d_v, bad)).collect();
         let jobs = cut(&c, &wave, &sizes, dq_parts, dk_f32, dv_f32);
-        jobs.into_par_iter().for_each_init(Scratch::default, |scratch, job| vectorize(Walk { c: &c, wave: &wave, queries: &queries, job, scratch }));
+        jobs.into_par_iter().for_each_init(Scratch::default, |scratch, job| {
+            vectorize(Walk { c: &c, wave: &wave, queries: &queries, job, scratch })
+        });
 
         if let Some(sink) = &sink {
             for tile in &queries {
@@ -159,7 +169,13 @@ pub fn run(facts: &Facts, _: &Knobs, buffers: &mut HostBuffers<'_>) -> Result<()
                     out.iter_mut().for_each(|o| *o *= c.scale);
                 }
             };
-            place.scatter(buffers.outputs.get_mut(uid).expect("checked above"), wave.batches.clone(), 0..heads, 0..f.s_q as usize, &fill);
+            place.scatter(
+                buffers.outputs.get_mut(uid).expect("checked above"),
+                wave.batches.clone(),
+                0..heads,
+                0..f.s_q as usize,
+                &fill,
+            );
         }
         for (at, from, tile, cols, by) in [(1, dk_f32, sizes.dk_tile, d_qk, c.scale), (2, dv_f32, sizes.dv_tile, d_v, 1.0)] {
             let Some((uid, place)) = &places[at] else { continue };
@@ -204,7 +220,14 @@ struct Part<'a> {
 }
 
 /// Cuts a wave into jobs with disjoint results.
-fn cut<'a>(c: &Context<'_>, wave: &Wave, sizes: &Sizes, mut dq: &'a mut [f32], mut dk: &'a mut [f32], mut dv: &'a mut [f32]) -> Vec<Part<'a>> {
+fn cut<'a>(
+    c: &Context<'_>,
+    wave: &Wave,
+    sizes: &Sizes,
+    mut dq: &'a mut [f32],
+    mut dk: &'a mut [f32],
+    mut dv: &'a mut [f32],
+) -> Vec<Part<'a>> {
     fn take<'a>(from: &mut &'a mut [f32], n: usize) -> &'a mut [f32] {
         let (mine, rest) = std::mem::take(from).split_at_mut(n);
         *from = rest;
@@ -258,7 +281,8 @@ impl WithSimd for Walk<'_> {
             let start = block * BK;
             let id = TileId { b: job.b, h: job.h_kv, start, rows: BK.min(len_kv - start) };
             key.pack(c, id);
-            (dk.fill(0.0), dv.fill(0.0));
+            dk.fill(0.0);
+            dv.fill(0.0);
             for (t, dq) in job.dq.chunks_exact_mut(BQ * dist_k).enumerate() {
                 let q = &queries[wave.q.slot(job.b, job.h_kv * c.group, 0) + t];
                 debug_assert_eq!((q.id.b, q.id.h), (job.b, job.h_kv * c.group + t / blocks));

@@ -40,7 +40,9 @@ pub(super) fn run(c: &Context<'_>, port: &Port, place: &Place, rows: &mut [f32],
     }
     for round in tiles.chunks((rows.len() / tile_len).max(1)) {
         let jobs = round.par_iter().zip(rows.par_chunks_mut(tile_len));
-        jobs.for_each_init(Scratch::default, |scratch, (&tile, out)| vectorize(Job { c, tile, broadcast: [nb == 1, nh == 1], s_kv, out, scratch }));
+        jobs.for_each_init(Scratch::default, |scratch, (&tile, out)| {
+            vectorize(Job { c, tile, broadcast: [nb == 1, nh == 1], s_kv, out, scratch })
+        });
         for (t, tile) in round.iter().enumerate() {
             let fill = |_: usize, _: usize, s: usize, out: &mut [f32]| {
                 out.copy_from_slice(&rows[t * tile_len + (s - tile.start) * s_kv..][..s_kv]);
@@ -87,7 +89,7 @@ impl WithSimd for Job<'_> {
             let bad = PackQuery { context: c, tile: id, out: query }.with_simd(simd);
             let q = QueryTile::new(id, query, d_qk, d_v, bad);
             let (lo, hi) = c.kept_by(id);
-            for start in (lo.clamp(0, hi.max(0)) as usize / BK * BK..hi.max(0) as usize).step_by(BK) {
+            for start in (lo as usize / BK * BK..hi as usize).step_by(BK) {
                 let rows = BK.min(c.lens.kv[b] as usize - start);
                 let k = TileId { b, h: h / c.group, start, rows };
                 key.pack(c, k);

@@ -29,9 +29,11 @@ impl Context<'_> {
         self.mask.kept((t.start + i) as i64, self.lens.q[t.b], self.lens.kv[t.b])
     }
 
-    /// Keys that any row of a query tile keeps; both bounds grow with the row.
+    /// A range that covers the keys of every row of a query tile: both bounds grow with the row. Rows whose window lies past the
+    /// last key have an empty range out there.
     pub fn kept_by(&self, t: TileId) -> (i64, i64) {
-        (self.kept(t, 0).0, self.kept(t, t.rows - 1).1)
+        let len = self.lens.kv[t.b];
+        (self.kept(t, 0).0.min(len), self.kept(t, t.rows - 1).1.min(len))
     }
 }
 
@@ -186,7 +188,8 @@ impl Pair {
             if bad_a | bad_b == 0 {
                 return;
             }
-            (x.resize(a.place.cols(), 0.0), y.resize(b.place.cols(), 0.0));
+            x.resize(a.place.cols(), 0.0);
+            y.resize(b.place.cols(), 0.0);
             bad_pairs(&self.kept, bad_a, bad_b, |i, j| {
                 a.raw(q.id, i, x);
                 b.raw(key, j, y);

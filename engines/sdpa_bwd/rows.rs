@@ -1,9 +1,7 @@
 //! The backward rows. Position is rank, id is identity.
 
 use crate::caps::{HeadDims, KnobDomain, LayoutRule};
-use crate::{
-    Arch, Caps, DType, Feature as F, FeatureSet, Knob, Maturity, Row, SdpaCaps,
-};
+use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Knob, Maturity, Row, SdpaCaps};
 
 /// Every backward row.
 pub static ROWS: &[Row] = &[SM120, CPU];

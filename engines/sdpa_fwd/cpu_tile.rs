@@ -61,7 +61,8 @@ impl WithSimd for Job<'_> {
         let kept = |i: usize| c.mask.kept((tile.start + i) as i64, len_q, len_kv);
         // Both bounds grow with the row, so the first row's left and the last row's right bound the keys of the tile.
         let (first, last) = (kept(0), kept(tile.rows - 1));
-        let keys = first.0.min(len_kv) as usize..last.1.max(0) as usize;
+        // A row whose window lies past the last key has an empty range out there.
+        let keys = first.0.min(len_kv) as usize..last.1.min(len_kv) as usize;
         for start in (keys.start / BK * BK..keys.end).step_by(BK) {
             let n = BK.min(len_kv as usize - start);
             let slot = packed.side.slot(tile.b, h_kv, start);
@@ -83,7 +84,8 @@ impl WithSimd for Job<'_> {
             let key = TileId { b: tile.b, h: h_kv, start, rows: n };
             if bad_q | bad_k != 0 {
                 let [q, k] = &mut scratch.raw;
-                (q.resize(d_qk, 0.0), k.resize(d_qk, 0.0));
+                q.resize(d_qk, 0.0);
+                k.resize(d_qk, 0.0);
                 bad_pairs(&scratch.kept, bad_q, bad_k, |i, j| {
                     c.q.raw(tile, i, q);
                     c.k.raw(key, j, k);
