@@ -18,6 +18,36 @@ impl Device {
         Device { target: Target::Cpu, ordinal: Some(0) }
     }
 
+    /// A CUDA device of this machine, by its number among the visible ones.
+    ///
+    /// # Errors
+    /// FG6001 in a build without the feature `cuda`; FG6002 without a usable driver; FG3006 when there is no such device.
+    pub fn cuda(ordinal: u32) -> Result<Device> {
+        #[cfg(feature = "cuda")]
+        {
+            let device = crate::runtime::CudaDevice::open(ordinal)?;
+            Ok(Device { target: device.target().clone(), ordinal: Some(ordinal) })
+        }
+        #[cfg(not(feature = "cuda"))]
+        Err(Error::new(ErrorCode::NoCudaFeature, format!("CUDA device {ordinal}"), "a build with the feature `cuda`"))
+    }
+
+    /// The first CUDA device that is visible, else the CPU. A machine without a driver is a CPU machine; a driver that is there but
+    /// fails is an error, because falling back would hide it.
+    ///
+    /// # Errors
+    /// FG6003 when an installed driver cannot be initialised.
+    pub fn detect() -> Result<Device> {
+        #[cfg(feature = "cuda")]
+        match crate::runtime::CudaDevice::count() {
+            Ok(0) => {}
+            Ok(_) => return Device::cuda(0),
+            Err(e) if e.code == ErrorCode::CudaLibrary => {}
+            Err(e) => return Err(e),
+        }
+        Ok(Device::cpu())
+    }
+
     /// A device by architecture name, such as `sm_120`, present or not; `cpu` also works.
     pub fn describe(name: &str) -> Result<Device> {
         if name == "cpu" {
@@ -32,5 +62,24 @@ impl Device {
                 "cpu, or one of sm_80 sm_86 sm_89 sm_90 sm_100 sm_103 sm_110 sm_120 sm_121",
             )
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Report 143: on a machine without a driver, asking is an error or the CPU, never a panic.
+    #[test]
+    fn asking_for_cuda_never_panics_143() {
+        let detected = Device::detect().unwrap();
+        match Device::cuda(0) {
+            Ok(device) => assert_eq!(detected, device),
+            Err(e) => {
+                assert_eq!(detected, Device::cpu());
+                assert!([ErrorCode::CudaLibrary, ErrorCode::BadDevice, ErrorCode::NoCudaFeature].contains(&e.code), "{e}");
+            }
+        }
+        assert!(Device::cuda(u32::MAX).is_err());
     }
 }

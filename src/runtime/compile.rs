@@ -184,11 +184,15 @@ pub(crate) fn source_digest(spec: &KernelSpec, arch: &str) -> Result<String> {
     frostgraph_kernels::digest(&[spec.source]).map_err(|e| no_source(spec, arch, &e.to_string()))
 }
 
-/// Compiles one kernel for an exact target (`sm_90a`), through the process's cubin cache. Needs NVRTC, no GPU and no driver.
+/// The cubin of one kernel for an exact target (`sm_90a`): from a bundle, from the cubin cache, or compiled. Needs no GPU and no driver,
+/// and NVRTC only when no bundle has the kernel.
 ///
 /// # Errors
-/// FG6002 when no NVRTC serves; FG6004 when the kernel does not compile.
+/// FG6002 when no NVRTC serves; FG6004 when the kernel does not compile; FG5003 for a bundle of other kernel sources.
 pub fn compile_kernel(arch: &str, spec: &KernelSpec) -> Result<Arc<Cubin>> {
-    let nvrtc = Nvrtc::get(compute_capability(arch)?)?;
-    super::cubin_cache::CubinCache::global().kernel(&nvrtc, arch, spec)
+    let cc = compute_capability(arch)?;
+    if let Some(cubin) = super::bundle::lookup(arch, spec)? {
+        return Ok(Arc::new(cubin));
+    }
+    super::cubin_cache::CubinCache::global().kernel(&*Nvrtc::get(cc)?, arch, spec)
 }

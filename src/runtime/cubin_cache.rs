@@ -279,7 +279,7 @@ fn files_of(dir: &Path) -> Vec<(PathBuf, std::fs::Metadata)> {
 
 /// Writes beside, syncs, renames. The temporary's name is unique in this process and, through the pid, on this machine; across machines
 /// that share a folder `create_new` refuses a clash.
-fn put(dir: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+pub(crate) fn put(dir: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write;
     use std::sync::atomic::{AtomicU64, Ordering};
     static SERIAL: AtomicU64 = AtomicU64::new(0);

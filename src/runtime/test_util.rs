@@ -15,6 +15,35 @@ pub(crate) fn nvrtc_or_skip(cc: u32) -> Option<Nvrtc> {
     }
 }
 
+/// Counts this thread's allocations; the test binary's allocator.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+// SAFETY: forwards to the system allocator; counting touches a thread-local cell that needs no allocation.
+unsafe impl std::alloc::GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+        // SAFETY: the caller's contract is the system allocator's.
+        unsafe { std::alloc::System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, p: *mut u8, layout: std::alloc::Layout) {
+        // SAFETY: as above.
+        unsafe { std::alloc::System.dealloc(p, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Allocations of this thread so far.
+pub(crate) fn allocations() -> u64 {
+    ALLOCATIONS.with(std::cell::Cell::get)
+}
+
 /// A kernel that no source backs; for caches and packing.
 pub(crate) fn spec(entry: &'static str) -> KernelSpec {
     KernelSpec { source: "test/k.cu", entry, defines: vec![("N", 1)] }
