@@ -148,6 +148,8 @@ codes! {
     Usage = "FG5004";
     /// A numerical check failed.
     CheckFailed = "FG5005";
+    /// An evidence file is not a list of well-formed records.
+    Evidence = "FG5006";
     /// The CUDA runtime is not compiled in.
     NoCudaFeature = "FG6001";
     /// A CUDA library is missing or too old.
