@@ -1,8 +1,12 @@
 //! A compiled plan.
 
+#[cfg(feature = "cuda")]
+use super::bindings::Binding;
 use super::operand::{node_tensors, operands, uid_of, Operand};
 use super::{check, host, Bindings, Stream, Workspace};
 use crate::plan::{Lowered, Plan};
+#[cfg(feature = "cuda")]
+use crate::runtime::DeviceRange;
 use crate::{Device, Error, ErrorCode, Result};
 use frostgraph_engines::{Target, Uid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +28,9 @@ pub struct Executable {
 enum Backend {
     /// Host steps; per node the tensors it touches.
     Host(Vec<host::HostNode>),
+    /// Loaded kernels.
+    #[cfg(feature = "cuda")]
+    Cuda(Box<crate::runtime::Program>),
     /// The device is only described, so there is nothing to run on.
     Absent,
 }
@@ -40,7 +47,18 @@ impl Plan {
         let backend = match (&self.built.device.target, self.built.device.ordinal) {
             (_, None) => Backend::Absent,
             (Target::Cpu, Some(_)) => Backend::Host(host::nodes(g, &lowered)?),
-            (Target::Cuda { .. }, Some(_)) => return Err(no_runtime(&self.built.device)),
+            #[cfg(feature = "cuda")]
+            (Target::Cuda { .. }, Some(ordinal)) => {
+                let device = crate::runtime::CudaDevice::open(ordinal)?;
+                let plans: Vec<_> = lowered.nodes.iter().map(|n| &n.launches).collect();
+                let program = crate::runtime::Program::compile(&device, &plans)?;
+                Backend::Cuda(Box::new(program.label(self.to_string())))
+            }
+            #[cfg(not(feature = "cuda"))]
+            (Target::Cuda { .. }, Some(_)) => {
+                let given = format!("a CUDA plan for {}", self.built.device.target.name());
+                return Err(Error::new(ErrorCode::NoCudaFeature, given, "a build with the feature `cuda`"));
+            }
         };
         let mut virtuals = BTreeSet::new();
         for &node in g.order() {
@@ -71,6 +89,15 @@ impl Executable {
         self.plan.launch_text()
     }
 
+    /// The loaded kernels of a CUDA plan.
+    #[cfg(feature = "cuda")]
+    pub fn program(&self) -> Option<&crate::runtime::Program> {
+        match &self.backend {
+            Backend::Cuda(program) => Some(program),
+            Backend::Host(_) | Backend::Absent => None,
+        }
+    }
+
     /// Checks bindings and workspace as [`Executable::execute`] does, without running anything; works for described devices too.
     pub fn check(&self, bindings: &Bindings<'_>, workspace: &Workspace<'_>) -> Result<()> {
         match self.plan.built.device.target {
@@ -87,7 +114,7 @@ impl Executable {
 
     /// Runs the plan on a stream: all outputs are written, the workspace is left undefined.
     ///
-    /// CPU plans return when the work is done. Everything that can be checked is checked before the first byte is written.
+    /// CPU plans return when the work is done, CUDA plans when it is queued (nothing is allocated, waited for or read back). Everything that can be checked is checked before the first byte is written.
     ///
     /// Errors: FG4001 to FG4007, [`ErrorCode::BadDevice`] for a plan whose device is only described. After an error that an engine
     /// found in the data (FG4006) the outputs are unspecified.
@@ -105,6 +132,27 @@ impl Executable {
                 };
                 host::run(nodes, &self.lowered, &self.operands, bindings, scratch)
             }
+            #[cfg(feature = "cuda")]
+            Backend::Cuda(program) => {
+                let Stream::Cuda(raw) = *stream else {
+                    return Err(Error::new(ErrorCode::BindingDevice, "the CPU for a CUDA plan", "Stream::cuda(..)"));
+                };
+                check::device_operands(&self.operands, &self.virtuals, bindings)?;
+                let need = self.workspace_bytes();
+                let address = check::device_workspace(need, workspace, &self.operands, bindings)?;
+                let bound: &Bindings<'_> = bindings;
+                let operand = |uid: Uid| match bound.map.get(&uid) {
+                    Some(Binding::Device(b)) => Some(DeviceRange { address: b.address, bytes: b.bytes }),
+                    Some(Binding::Read(_) | Binding::Write(_)) => None,
+                    None => self
+                        .lowered
+                        .virtuals
+                        .iter()
+                        .find(|v| v.uid == uid)
+                        .map(|v| DeviceRange { address: address + v.offset, bytes: v.bytes }),
+                };
+                program.execute(raw, &operand, DeviceRange { address, bytes: need })
+            }
         }
     }
 }
@@ -112,15 +160,6 @@ impl Executable {
 fn absent(device: &Device) -> Error {
     let given = format!("an execution on {}, which is only described", device.target.name());
     Error::new(ErrorCode::BadDevice, given, "a plan built for a device of this machine, such as Device::cpu()")
-}
-
-fn no_runtime(device: &Device) -> Error {
-    let name = device.target.name();
-    if cfg!(feature = "cuda") {
-        Error::new(ErrorCode::CudaLibrary, format!("a CUDA plan for {name}"), "a reachable CUDA runtime")
-    } else {
-        Error::new(ErrorCode::NoCudaFeature, format!("a CUDA plan for {name}"), "a build with the feature `cuda`")
-    }
 }
 
 /// Uid → place in the operand list.
