@@ -191,14 +191,25 @@ impl Problem {
             let max = kept.iter().fold(f64::NEG_INFINITY, |m, &(_, s)| if s > m || s.is_nan() { s } else { m });
             let sum: f64 = if max == f64::NEG_INFINITY { 0.0 } else { kept.iter().map(|&(_, s)| (s - max).exp()).sum() };
             let sink = self.sink.as_ref().map_or(f64::NEG_INFINITY, |s| s[h]);
-            // The sink takes part in the denominator only; an infinite one takes all the weight.
-            let top = if max.is_nan() { max } else { max.max(sink) };
-            let lse = if top.is_infinite() { top } else { top + (sum * (max - top).exp() + (sink - top).exp()).ln() };
+            // The sink takes part in the denominator only; an infinite one takes all the weight. A score of +inf has no softmax.
+            let top = if max == f64::INFINITY {
+                f64::NAN
+            } else if max.is_nan() {
+                max
+            } else {
+                max.max(sink)
+            };
+            let (total, lse) = if top.is_infinite() {
+                (f64::INFINITY, top)
+            } else {
+                let total = sum * (max - top).exp() + (sink - top).exp();
+                (total, top + total.ln())
+            };
             if sum > 0.0 || sum.is_nan() {
                 for &(j, s) in &kept {
-                    let p = if lse == f64::INFINITY { 0.0 } else { (s - lse).exp() };
-                    let v = self.kv_row(&self.v, self.d_v, b, h, j);
-                    add_scaled(&mut o[i * self.d_v..(i + 1) * self.d_v], v, p);
+                    // Not exp(s - lse): beside a bias of the lowest f32 the logarithm of the sum is lost even in f64.
+                    let p = if total.is_infinite() { 0.0 } else { (s - top).exp() / total };
+                    add_scaled(&mut o[i * self.d_v..(i + 1) * self.d_v], self.kv_row(&self.v, self.d_v, b, h, j), p);
                 }
             }
             rows.push([lse, max, sum]);

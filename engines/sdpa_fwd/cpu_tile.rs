@@ -127,12 +127,12 @@ impl WithSimd for Job<'_> {
         }
         let sink = c.sink.as_ref().map_or(f32::NEG_INFINITY, |s| s[tile.h]);
         for (i, row) in o.chunks_exact_mut(dist).enumerate().take(tile.rows) {
-            let (by, lse) = finish(state.max[i], state.sum[i], sink);
-            if by == 0.0 {
-                // Written, not multiplied: nothing reached this row (field report 10).
+            let (total, lse) = finish(state.max[i], state.sum[i], sink);
+            if total == f32::INFINITY {
+                // Written, not scaled: nothing reached this row (field report 10).
                 row.fill(0.0);
             } else {
-                row.iter_mut().for_each(|x| *x *= by);
+                row.iter_mut().for_each(|x| *x /= total);
             }
             for (at, x) in [lse, state.max[i], state.sum[i]].into_iter().enumerate().take(ROW_VALUES) {
                 rows[at * BQ + i] = x;
@@ -176,19 +176,16 @@ fn softmax(scores: &mut [f32], n: usize, lanes: usize, state: &mut State, o: &mu
     }
 }
 
-/// The factor that normalises a row, and its log-sum-exp, with the sink in the denominator.
+/// What a row is divided by, infinite for a row of zeros, and its log-sum-exp, with the sink in both.
 ///
 /// In f64: a sink near the largest f32 must not overflow (field report 80), and a single key must give exactly its score.
 fn finish(max: f32, sum: f32, sink: f32) -> (f32, f32) {
-    if sum == 0.0 {
-        return (0.0, sink);
-    }
-    if sink == f32::INFINITY {
-        return (0.0, f32::INFINITY);
+    if sum == 0.0 || sink == f32::INFINITY {
+        return (f32::INFINITY, sink);
     }
     let (max, sum, sink) = (max as f64, sum as f64, sink as f64);
     let top = max.max(sink);
     let share = (max - top).exp();
     let total = sum * share + (sink - top).exp();
-    ((share / total) as f32, (top + total.ln()) as f32)
+    ((total / share) as f32, (top + total.ln()) as f32)
 }

@@ -67,6 +67,8 @@ pub struct Spec {
     pub out_layout: Layout,
     pub stats_layout: Layout,
     pub log2: bool,
+    /// Element type of O when it is not `dtype`.
+    pub o_dtype: Option<DType>,
     /// Magnitude of Q and K values.
     pub size: f64,
     pub seed: u64,
@@ -96,6 +98,7 @@ impl Spec {
             out_layout: Layout::Bhsd,
             stats_layout: Layout::Bhsd,
             log2: false,
+            o_dtype: None,
             size: 1.0,
             seed: 7,
         }
@@ -152,8 +155,14 @@ fn take(bytes: &[u8], at: usize, dtype: DType) -> f64 {
 pub const GUARD: usize = 256;
 const GUARD_BYTE: u8 = 0xa5;
 
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.len)
+    }
+}
+
 /// A buffer between guards, 128-byte aligned.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Buffer {
     store: Vec<u8>,
     from: usize,
@@ -337,7 +346,7 @@ impl Case {
         self.ports.q = Some(self.sequence(Q, "Q", q_dim(s.dqk), l, t, true));
         self.ports.k = Some(self.pool(K, "K", k_dim(s.dqk), l, t));
         self.ports.v = Some(self.pool(V, "V", k_dim(s.dv), l, t));
-        self.ports.o = Some(self.sequence(O, "O", q_dim(s.dv), ol, t, true));
+        self.ports.o = Some(self.sequence(O, "O", q_dim(s.dv), ol, s.o_dtype.unwrap_or(t), true));
         self.ports.stats = Some(self.sequence(STATS, "Stats", q_dim(1), s.stats_layout, DType::F32, true));
         self.ports.score_max = Some(self.sequence(MAX, "Max", q_dim(1), s.stats_layout, DType::F32, true));
         self.ports.score_sum_exp = Some(self.sequence(SUM, "Sum_exp", q_dim(1), Layout::Bhsd, DType::F32, true));
@@ -588,6 +597,41 @@ impl Case {
         self.execute(self.facts(Direction::Forward), &[O, STATS, MAX, SUM])
     }
 
+    /// Replaces the values of Q, K, V, dO or the bias, in the problem and in the buffer.
+    pub fn set(&mut self, uid: Uid, values: Vec<f64>) {
+        let rows = self.rows_of(uid);
+        self.store(uid, rows, &values);
+        match uid {
+            Q => self.problem.q = values,
+            K => self.problem.k = values,
+            V => self.problem.v = values,
+            DO => self.d_o = values,
+            BIAS => self.problem.bias.as_mut().unwrap().0 = values,
+            other => panic!("uid {other} is no value operand"),
+        }
+    }
+
+    /// Puts `value` wherever no kept pair looks: rows past the lengths, keys that no query keeps, queries that keep no key.
+    pub fn spoil(&mut self, value: f64) {
+        let s = self.spec.clone();
+        let p = self.problem.clone();
+        let query_dead = |b: usize, i: usize| !(0..s.skv).any(|j| p.keeps(b, i, j));
+        let key_dead = |b: usize, j: usize| !(0..s.sq).any(|i| p.keeps(b, i, j));
+        for uid in [Q, DO, K, V, O] {
+            let (heads, rows, key) = if uid == K || uid == V { (s.hkv, s.skv, true) } else { (s.hq, s.sq, false) };
+            let Some(buffer) = self.inputs.get(&uid) else { continue };
+            let mut dense = self.spots[&uid].read(buffer.bytes(), rows);
+            let cols = dense.len() / (s.b * heads * rows);
+            for (i, x) in dense.iter_mut().enumerate() {
+                let (b, row) = (i / (heads * rows * cols), i / cols % rows);
+                if if key { key_dead(b, row) } else { query_dead(b, row) } {
+                    *x = value;
+                }
+            }
+            self.store(uid, rows, &dense);
+        }
+    }
+
     /// Binds O and Stats of the oracle's forward as a caller would hold them: rounded to their types.
     pub fn bind_forward(&mut self) -> OracleForward {
         let want = self.problem.forward();
@@ -663,7 +707,7 @@ impl Case {
             (O, &want.o, self.tolerance()),
             (STATS, &stats, 1e-5),
             (MAX, &want.score_max, 1e-5),
-            (SUM, &want.score_sum_exp, 1e-5),
+            (SUM, &want.score_sum_exp, self.tolerance()),
         ] {
             let error = self.error(uid, &got, want);
             assert!(error <= tolerance, "{}: error {error:.2e}\n{:?}", self.spots[&uid].port.name, self.spec);
