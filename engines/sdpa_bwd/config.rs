@@ -35,6 +35,8 @@ pub struct Config {
     pub k_reg_cols: i64,
     /// Warps along M.
     pub warps: Partition,
+    /// Warps 0 to 3 compute dV and 4 to 7 dK, instead of all eight one after the other.
+    pub dkv_split: bool,
     /// Dynamic shared memory, bytes.
     pub smem: i64,
 }
@@ -102,6 +104,51 @@ pub fn partition(d_qk: i64, d_v: i64, q_tile: i64, kv_tile: i64) -> Option<Parti
     })
 }
 
+/// Configurations found by compiling for every architecture: no spills where the partitions above spill a few registers, and as many
+/// buffers as fit beside the register-resident columns. By (d_qk, q_tile, kv_tile).
+const TUNED: &[((i64, i64, i64), Tuned)] = &[
+    ((32, 128, 64), Tuned { stages: (2, 2, 1), warps: (4, 4, 8), v_reg_cols: 32, k_reg_cols: 32 }),
+    ((64, 64, 128), Tuned { stages: (2, 2, 1), warps: (2, 4, 2), v_reg_cols: 64, k_reg_cols: 64 }),
+    ((128, 64, 64), Tuned { stages: (2, 1, 2), warps: (2, 2, 2), v_reg_cols: 128, k_reg_cols: 128 }),
+    ((192, 32, 64), Tuned { stages: (2, 2, 2), warps: (2, 2, 2), v_reg_cols: 192, k_reg_cols: 0 }),
+    ((256, 32, 64), Tuned { stages: (1, 1, 1), warps: (2, 2, 1), v_reg_cols: 64, k_reg_cols: 0 }),
+];
+
+/// What a tuned entry fixes beyond its tiles.
+#[derive(Debug, Clone, Copy)]
+struct Tuned {
+    /// Buffers of Q, of dO, of P and dS.
+    stages: (i64, i64, i64),
+    /// Warps along M of S/dP, dK/dV, dQ.
+    warps: (i64, i64, i64),
+    /// At most this many columns of V in registers; a smaller d_v keeps all of its own.
+    v_reg_cols: i64,
+    k_reg_cols: i64,
+}
+
+/// The tuned configuration of these tiles, where one exists and tiles this d_v.
+fn tuned(d_qk: i64, d_v: i64, q_tile: i64, kv_tile: i64) -> Option<Config> {
+    let (_, t) = TUNED.iter().find(|(key, _)| *key == (d_qk, q_tile, kv_tile))?;
+    let (sdp, dkv, dq) = t.warps;
+    let valid =
+        tiles_evenly(sdp, q_tile, &[kv_tile]) && tiles_evenly(dkv, kv_tile, &[d_qk, d_v]) && tiles_evenly(dq, q_tile, &[d_qk]);
+    let c = Config {
+        d_qk,
+        d_v,
+        q_tile,
+        kv_tile,
+        q_stages: t.stages.0,
+        do_stages: t.stages.1,
+        pds_stages: t.stages.2,
+        v_reg_cols: t.v_reg_cols.min(d_v),
+        k_reg_cols: t.k_reg_cols,
+        warps: Partition { sdp, dkv, dq },
+        dkv_split: false,
+        smem: 0,
+    };
+    valid.then(|| c.with_stages(c.q_stages, c.do_stages))
+}
+
 impl Config {
     /// Shared memory of a configuration: tiles, then row statistics, then barriers. P and dS lie where the register-resident part of V
     /// was loaded.
@@ -124,7 +171,7 @@ pub type Refusal = (Code, String, String);
 
 /// The configuration for these head dims, knobs and device.
 ///
-/// Two Q buffers where they fit, else one; the two-kernel route adds a second dO buffer where it still fits. Table tiles are laid out for
+/// A tuned configuration where its tiles have one that fits. Otherwise two Q buffers where they fit, else one; the two-kernel route adds a second dO buffer where it still fits. Table tiles are laid out for
 /// [`SM120_SMEM`] or the device's limit, whichever is smaller; other tiles may use all that the device has.
 pub fn resolve(d_qk: i64, d_v: i64, knobs: &Knobs, smem_optin: u32, two_kernel: bool) -> Result<Config, Refusal> {
     let Some((dq, dv)) = padded_head_dims(d_qk, d_v) else {
@@ -157,8 +204,12 @@ pub fn resolve(d_qk: i64, d_v: i64, knobs: &Knobs, smem_optin: u32, two_kernel: 
         v_reg_cols: dv,
         k_reg_cols: 0,
         warps,
+        dkv_split: false,
         smem: 0,
     };
+    if let Some(c) = tuned(dq, dv, q_tile, kv_tile).filter(|c| c.smem <= limit) {
+        return Ok(c);
+    }
     let tries: &[(i64, i64)] = if two_kernel { &[(2, 2), (2, 1), (1, 1)] } else { &[(2, 1), (1, 1)] };
     let found = tries.iter().map(|&(q, o)| base.with_stages(q, o)).find(|c| c.smem <= limit);
     found.ok_or_else(|| {
@@ -265,10 +316,28 @@ mod tests {
 
     #[test]
     fn shared_memory_formula_by_hand() {
-        // d 128, 64x64: 2*64*128 + 64*128 + 64*128 + max(64*128, 2*64*64) elements of 2 bytes, 2*64 rows of 8 bytes, 128 of barriers.
-        assert_eq!(at(128, 128).smem, 2 * (16384 + 8192 + 8192 + 8192) + 1024 + 128);
-        // d 256, 32x64, one buffer.
+        // d 128, 64x64, all of V in registers: 2*64*128 + 64*128 + 64*128 + max(64*128, 2*2*64*64) elements of 2 bytes, 2*64 rows of 8
+        // bytes, 128 of barriers.
+        assert_eq!(at(128, 128).smem, 2 * (16384 + 8192 + 8192 + 16384) + 1024 + 128);
+        // d 256, 32x64, one buffer of each, 192 columns of V stay: the P and dS tiles end where V did.
         assert_eq!(at(256, 256).smem, 2 * (8192 + 8192 + 16384 + 16384) + 256 + 128);
+        // Specification: Q_STAGES*q*d_qk + q*d_v + kv*d_qk + max(kv*d_v, 2*q*kv) elements for tiles without a tuned entry.
+        let knobs = Knobs::new(&[(Knob::TileM, 32), (Knob::TileN, 64)]);
+        let c = resolve(128, 128, &knobs, SM120_SMEM as u32, false).expect("a configuration");
+        assert_eq!(c.smem, 2 * (2 * 4096 + 4096 + 8192 + 8192) + 512 + 128);
+    }
+
+    #[test]
+    fn tuned_entries_are_legal_and_used() {
+        for (key, _) in TUNED {
+            let c = tuned(key.0, key.0, key.1, key.2).expect("a legal entry");
+            assert!(c.smem <= SM120_SMEM, "{c:?}");
+            assert_eq!((c.q_tile, c.kv_tile), default_tiles(key.0));
+            assert_eq!(at(key.0, key.0), c);
+            let chunk = if key.0 % 64 == 0 { 64 } else { 32 };
+            assert!(c.v_reg_cols % chunk == 0 && c.k_reg_cols % 16 == 0 && c.k_reg_cols <= c.d_qk, "{c:?}");
+        }
+        assert_eq!(at(192, 128).v_reg_cols, 128, "a smaller d_v keeps all of its columns in registers");
     }
 
     #[test]

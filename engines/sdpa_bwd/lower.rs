@@ -300,6 +300,7 @@ impl Chain<'_> {
             ("FG_Q_STAGES", c.q_stages),
             ("FG_DO_STAGES", c.do_stages),
             ("FG_PDS_STAGES", c.pds_stages),
+            ("FG_DKV_SPLIT", i64::from(c.dkv_split)),
             ("FG_WM_SDP", c.warps.sdp),
             ("FG_WM_DKV", c.warps.dkv),
             ("FG_WM_DQ", c.warps.dq),
