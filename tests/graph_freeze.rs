@@ -386,13 +386,18 @@ fn best_of_three(g: &Graph) -> Duration {
     (0..3).map(|_| time()).min().unwrap()
 }
 
-/// Ten times the nodes take about ten times as long; a quadratic step would take a hundred times.
+/// A hundred times the nodes take about a hundred times as long; one quadratic step would take ten thousand times. The bound lies
+/// between, far from both, so that a busy machine does not decide.
 #[test]
-fn ten_thousand_nodes_in_linear_time() {
+fn a_hundred_thousand_nodes_in_linear_time() {
     for backwards in [false, true] {
-        let (small, large) = (best_of_three(&chain(1_000, backwards)), best_of_three(&chain(10_000, backwards)));
-        assert!(large < small * 40, "1,000 nodes {small:?}, 10,000 nodes {large:?}");
+        let (small, large) = (best_of_three(&chain(1_000, backwards)), best_of_three(&chain(100_000, backwards)));
+        assert!(large < small * 2_000, "1,000 nodes {small:?}, 100,000 nodes {large:?}");
     }
+}
+
+#[test]
+fn long_cycles_are_named_in_short() {
     let mut g = chain(10_000, false);
     let first = g.nodes()[0].inputs[&InPort::Q];
     let [k, v] = [InPort::K, InPort::V].map(|p| g.nodes()[0].inputs[&p]);

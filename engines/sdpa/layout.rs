@@ -2,16 +2,44 @@
 
 use crate::Port;
 
+/// Up to four axes; no allocation, because analysis and matching run these rules for every operand.
+#[derive(PartialEq)]
+struct Axes {
+    list: [usize; 4],
+    len: usize,
+}
+
+impl Axes {
+    /// The axes of `order` without extents of 1 and without those in `skip`.
+    fn kept(p: &Port, order: [usize; 4], skip: &[usize]) -> Axes {
+        let mut a = Axes { list: [0; 4], len: 0 };
+        for axis in order {
+            if p.dim[axis] != 1 && !skip.contains(&axis) {
+                a.list[a.len] = axis;
+                a.len += 1;
+            }
+        }
+        a
+    }
+}
+
+impl IntoIterator for Axes {
+    type Item = usize;
+    type IntoIter = std::iter::Take<std::array::IntoIter<usize, 4>>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.list.into_iter().take(self.len)
+    }
+}
+
 /// Axes sorted by (stride, extent) ascending, extents of 1 dropped, axes listed in `skip` dropped.
-fn stride_order(p: &Port, skip: &[usize]) -> Vec<usize> {
-    let mut axes: Vec<usize> = (0..4).filter(|a| p.dim[*a] != 1 && !skip.contains(a)).collect();
-    axes.sort_by_key(|&a| (p.stride[a], p.dim[a]));
+fn stride_order(p: &Port, skip: &[usize]) -> Axes {
+    let mut axes = Axes::kept(p, [0, 1, 2, 3], skip);
+    axes.list[..axes.len].sort_by_key(|&a| (p.stride[a], p.dim[a]));
     axes
 }
 
 fn in_bshd_order(p: &Port, skip: &[usize]) -> bool {
-    let want: Vec<usize> = [3, 1, 2, 0].into_iter().filter(|a| p.dim[*a] != 1 && !skip.contains(a)).collect();
-    stride_order(p, skip) == want
+    stride_order(p, skip) == Axes::kept(p, [3, 1, 2, 0], skip)
 }
 
 /// Order D, H, S, B by ascending stride after dropping extents of 1; padded strides pass.

@@ -85,17 +85,19 @@ fn sort(graph: &Graph, producer: &[Option<u32>]) -> Result<Vec<usize>> {
     let n = graph.nodes.len();
     // petgraph's sort reverses a depth-first finish order, so nodes are numbered backwards to come out in insertion order.
     let index = |node: usize| NodeIndex::<u32>::new(n - 1 - node);
-    let mut dag = DiGraph::<(), ()>::with_capacity(n, n);
+    let mut edges = Vec::new();
+    for node in 0..n {
+        let from = awaited(graph, node).filter_map(|id| producer[id.0 as usize]);
+        edges.extend(from.map(|from| (index(from as usize), index(node))));
+    }
+    if edges.is_empty() {
+        return Ok((0..n).collect());
+    }
+    let mut dag = DiGraph::<(), ()>::with_capacity(n, edges.len());
     for _ in 0..n {
         dag.add_node(());
     }
-    for node in 0..n {
-        for id in awaited(graph, node) {
-            if let Some(from) = producer[id.0 as usize] {
-                dag.add_edge(index(from as usize), index(node), ());
-            }
-        }
-    }
+    dag.extend_with_edges(edges);
     match petgraph::algo::toposort(&dag, None) {
         Ok(order) => Ok(order.into_iter().map(|i| n - 1 - i.index()).collect()),
         Err(cycle) => Err(cycle_error(graph, &dag, cycle.node_id())),

@@ -7,20 +7,37 @@ use frostgraph_engines::sdpa::{Direction, Scale, SdpaFacts};
 use frostgraph_engines::{DType, Feature, FeatureSet, Port};
 
 pub(super) fn features(operands: &Operands, request: &Request, facts: &SdpaFacts) -> FeatureSet {
+    let p = &facts.ports;
+    let asked = Asked {
+        operands,
+        request,
+        facts,
+        thd: operands.thd(),
+        q_lengths: p.seq_len_q.is_some() || p.cu_seq_len_q.is_some(),
+        kv_lengths: p.seq_len_kv.is_some() || p.cu_seq_len_kv.is_some(),
+    };
     let mut set = FeatureSet::EMPTY;
     for &f in Feature::ALL {
-        set.set_if(f, uses(f, operands, request, facts));
+        set.set_if(f, uses(f, &asked));
     }
     set
 }
 
-/// Whether the node uses a feature. `facts` holds everything but the feature set.
-fn uses(f: Feature, operands: &Operands, request: &Request, facts: &SdpaFacts) -> bool {
+/// A node with what several features look at. `facts` holds everything but the feature set.
+struct Asked<'a> {
+    operands: &'a Operands<'a>,
+    request: &'a Request<'a>,
+    facts: &'a SdpaFacts,
+    thd: bool,
+    q_lengths: bool,
+    kv_lengths: bool,
+}
+
+/// Whether the node uses a feature.
+fn uses(f: Feature, asked: &Asked) -> bool {
+    let &Asked { operands, request, facts, thd, q_lengths, kv_lengths } = asked;
     let p = &facts.ports;
     let input = |port| operands.input(port).is_some();
-    let thd = operands.thd();
-    let kv_lengths = p.seq_len_kv.is_some() || p.cu_seq_len_kv.is_some();
-    let q_lengths = p.seq_len_q.is_some() || p.cu_seq_len_q.is_some();
     let forward = request.forward;
     match f {
         Feature::Deterministic => request.deterministic,
