@@ -18,13 +18,14 @@ fn presence(operands: &[Operand], virtuals: &BTreeSet<Uid>, bindings: &Bindings<
         }
     }
     for (&uid, b) in &bindings.map {
+        let e =
+            || Error::new(ErrorCode::MissingBinding, format!("a buffer for uid {uid}"), "a uid that the graph reads or writes");
+        if virtuals.contains(&uid) {
+            return Err(e().help("The tensor is virtual: mark it with Graph::output to have it written to a buffer"));
+        }
+        // A spare input is harmless (one set of bindings may serve several graphs); a spare output would silently stay unwritten.
         if matches!(b, Binding::Write(_)) && operands.binary_search_by_key(&uid, |o| o.uid).is_err() {
-            let e = Error::new(
-                ErrorCode::MissingBinding,
-                format!("a buffer to write to for uid {uid}"),
-                "a uid that the graph writes",
-            );
-            return Err(if virtuals.contains(&uid) { e.help("The tensor is virtual: mark it with Graph::output") } else { e });
+            return Err(e());
         }
     }
     Ok(())

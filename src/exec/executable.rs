@@ -114,7 +114,8 @@ impl Executable {
 
     /// Runs the plan on a stream: all outputs are written, the workspace is left undefined.
     ///
-    /// CPU plans return when the work is done, CUDA plans when it is queued (nothing is allocated, waited for or read back). Everything that can be checked is checked before the first byte is written.
+    /// CPU plans return when the work is done, CUDA plans when it is queued (nothing is allocated, waited for or read back).
+    /// Everything that can be checked is checked before the first byte is written.
     ///
     /// Errors: FG4001 to FG4007, [`ErrorCode::BadDevice`] for a plan whose device is only described. After an error that an engine
     /// found in the data (FG4006) the outputs are unspecified.

@@ -1,7 +1,7 @@
 //! `Graph::build`: from a graph to ranked plans.
 
 use super::layout::{virtual_layout, VirtualLayout};
-use super::options::Switches;
+use super::options::EngineSwitches;
 use super::{rank, BuildOptions};
 use crate::graph::{FrozenGraph, Graph, TensorId};
 use crate::{analyze, Device, Error, ErrorCode, Result};
@@ -80,7 +80,7 @@ impl NodePlans {
 pub(crate) struct Inner {
     pub frozen: FrozenGraph,
     pub device: Device,
-    pub(super) switches: Switches,
+    pub(super) switches: EngineSwitches,
     pub modes: Vec<frostgraph_engines::Mode>,
     pub workspace_limit: Option<u64>,
     /// In execution order.
@@ -113,7 +113,7 @@ impl Graph {
 impl Built {
     /// Plans a graph that is already frozen.
     pub fn new(frozen: FrozenGraph, device: &Device, options: &BuildOptions) -> Result<Built> {
-        let switches = Switches::resolve(options)?;
+        let switches = EngineSwitches::resolve(options)?;
         let mut nodes = Vec::with_capacity(frozen.order().len());
         for &node in frozen.order() {
             let facts = analyze::analyze(&frozen, node);

@@ -62,7 +62,7 @@ pub struct LoweredNode {
     pub knobs: Knobs,
     /// Facts of the node.
     pub facts: Arc<Facts>,
-    /// Launches; region offsets count from the start of the whole workspace.
+    /// Launches; region offsets and the workspace size count from the start of the whole workspace.
     pub launches: LaunchPlan,
     /// Workspace bytes of this node's own regions.
     pub scratch_bytes: u64,

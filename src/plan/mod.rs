@@ -19,6 +19,7 @@ mod walk;
 pub use built::{Built, NodePlans, Ranked};
 pub use layout::{Lowered, LoweredNode, VirtualTensor};
 pub use options::BuildOptions;
+pub(crate) use options::EngineSwitches;
 pub use record::PlanRecord;
 pub use select::BuildOutcome;
 pub use walk::Plan;

@@ -45,9 +45,9 @@ impl BuildOptions {
 
 /// Which engines are offered, resolved once per build.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Switches {
-    pub opt_in: bool,
-    pub disabled: Vec<String>,
+pub(crate) struct EngineSwitches {
+    opt_in: bool,
+    disabled: Vec<String>,
 }
 
 /// Why a row is not offered.
@@ -57,10 +57,10 @@ pub(super) enum Off {
     ByName,
 }
 
-impl Switches {
+impl EngineSwitches {
     /// Explicit options win over the environment. A name that no engine has is the caller's slip when given in code, and a
     /// warning when it comes from the environment, which may be older or newer than the library.
-    pub fn resolve(options: &BuildOptions) -> Result<Switches> {
+    pub fn resolve(options: &BuildOptions) -> Result<EngineSwitches> {
         let env = env::from_process();
         let disabled = match &options.disable {
             Some(names) => {
@@ -81,10 +81,10 @@ impl Switches {
                 env.disable
             }
         };
-        Ok(Switches { opt_in: options.enable_opt_in.unwrap_or(env.enable_opt_in), disabled })
+        Ok(EngineSwitches { opt_in: options.enable_opt_in.unwrap_or(env.enable_opt_in), disabled })
     }
 
-    pub fn off(&self, row: &Row) -> Option<Off> {
+    pub(super) fn off(&self, row: &Row) -> Option<Off> {
         if self.disabled.iter().any(|n| n == row.name) {
             return Some(Off::ByName);
         }

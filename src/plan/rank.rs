@@ -1,7 +1,7 @@
 //! Match and rank: one node's facts against the rows of its family.
 
 use super::built::Ranked;
-use super::options::{Off, Switches};
+use super::options::{EngineSwitches, Off};
 use frostgraph_engines::{Decline, DeclineCode, Facts, Family, Knobs, Mode, Row, Target, MANIFEST};
 
 /// The family that serves these facts.
@@ -17,7 +17,7 @@ pub(super) fn decline(
     facts: &Facts,
     knobs: &Knobs,
     target: &Target,
-    sw: &Switches,
+    sw: &EngineSwitches,
 ) -> Option<Decline> {
     (family.mismatch)(row, facts, knobs, target).or_else(|| sw.off(row).map(|off| switched_off(row, off)))
 }
@@ -39,7 +39,7 @@ pub(super) fn rank(
     facts: &Facts,
     target: &Target,
     modes: &[Mode],
-    sw: &Switches,
+    sw: &EngineSwitches,
 ) -> (Vec<Ranked>, Vec<Decline>) {
     let mut declined = Vec::new();
     let mut eligible: Vec<&'static Row> = Vec::with_capacity(family.rows.len());

@@ -153,6 +153,8 @@ pub(super) fn lower_entry(built: &Inner, at: usize, entry: &Ranked) -> Result<Lo
         let reason = format!("needs {total} workspace bytes ({base} of them virtual tensors); the limit is {limit}");
         return Err(entry.row.decline(DeclineCode::WorkspaceLimit, format!("workspace_bytes={total}"), reason));
     }
+    // From here on offsets count from the start of the whole workspace; nodes run in turn and share the area behind the virtual tensors.
+    launches.workspace_bytes = total;
     for r in &mut launches.regions {
         r.offset += base;
     }

@@ -1,0 +1,8 @@
+//! Planning and execution on the CPU, their goldens, and the invariants of the architecture page. One program, so that it links once.
+
+mod execution;
+mod goldens;
+mod invariants;
+mod planning;
+mod standalone;
+mod support;
