@@ -5,7 +5,7 @@ use crate::sdpa::testing::{Case, Order};
 use crate::{DType, Knob, Knobs, Target};
 use std::path::PathBuf;
 
-fn cases() -> Vec<(&'static str, &'static str, Case, Knobs)> {
+pub(super) fn cases() -> Vec<(&'static str, &'static str, Case, Knobs)> {
     let none = Knobs::NONE;
     let case = Case::default();
     vec![

@@ -184,7 +184,7 @@ impl Chain<'_> {
         let turns = if self.choice.route == Route::Relay { f.b * f.h_q * ceil_div(f.s_q, 32) } else { 0 };
         let mut p = Params::default();
         p.push("o", ptr(o));
-        p.push("do", ptr(d_o));
+        p.push("d_o", ptr(d_o));
         p.push("delta", self.region(Some(self.regions.delta)));
         p.push("dq_accum", self.region(self.regions.dq_accum));
         p.push("dq_sem", self.region(self.regions.dq_sem));
@@ -230,8 +230,8 @@ impl Chain<'_> {
         p.push("delta", self.region(Some(self.regions.delta)));
         p.push("dq_accum", self.region(self.regions.dq_accum));
         p.push("dq_sem", self.region(self.regions.dq_sem));
-        p.push("dk", if gqa { self.region(self.regions.dk) } else { ptr(&ports.dk) });
-        p.push("dv", if gqa { self.region(self.regions.dv) } else { ptr(&ports.dv) });
+        p.push("dk_out", if gqa { self.region(self.regions.dk) } else { ptr(&ports.dk) });
+        p.push("dv_out", if gqa { self.region(self.regions.dv) } else { ptr(&ports.dv) });
         let (dbias, _, dbias_sb) = self.dbias_target();
         p.push("bias", ptr(&ports.bias));
         p.push("dbias", dbias);

@@ -12,6 +12,8 @@ pub mod rules;
 pub mod workspace;
 
 #[cfg(test)]
+mod abi_tests;
+#[cfg(test)]
 mod goldens;
 #[cfg(test)]
 mod tests;
