@@ -3,7 +3,7 @@
 use frostgraph::analyze::analyze;
 use frostgraph::engines::sdpa::{Direction, Scale, StatsPacking};
 use frostgraph::engines::{Facts, Feature, FeatureSet, SdpaFacts};
-use frostgraph::graph::{Alignment, AttnScale, Graph, GraphOptions, Mask, ScalarValue, Sdpa, SdpaBackward, Tensor};
+use frostgraph::graph::{Alignment, AttnScale, Compat, Graph, GraphOptions, Mask, ScalarValue, Sdpa, SdpaBackward, Tensor};
 use frostgraph::DType;
 
 fn facts(g: &Graph) -> SdpaFacts {
@@ -505,4 +505,38 @@ fn paged_geometry() {
     };
     assert_eq!(with(None), (2, 4, 2, 1, 24, 32, 16, Some(8)));
     assert_eq!(with(Some(20)), (2, 4, 2, 1, 20, 32, 16, Some(8)));
+}
+
+// ---- graphs as cudnn-frontend writes them ----
+
+fn cudnn_case(name: &str) -> SdpaFacts {
+    let path = format!("{}/tests/graphs/cudnn/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let mut g = Graph::from_json(&std::fs::read_to_string(path).unwrap()).unwrap();
+    g.options_mut().compat = Compat::Cudnn;
+    facts(&g)
+}
+
+/// What cudnn-frontend accepted passes its rules here too, and means the same.
+#[test]
+fn cudnn_graphs_pass_their_own_rules() {
+    let f = cudnn_case("json_sdpa_fwd");
+    assert_eq!(f.invalid, None);
+    assert_eq!(f.features, FeatureSet::of(&[Feature::Causal, Feature::Window, Feature::Stats]));
+    assert_eq!((f.mask.left, f.mask.right, f.scale), (Some(64), Some(0), Scale::Static(0.125)));
+    assert_eq!((f.b, f.h_q, f.s_q, f.d_qk, f.dtype), (2, 4, 128, 64, DType::BF16));
+    assert!(f.bshd_layout);
+
+    let f = cudnn_case("json_sdpa_bwd");
+    assert_eq!(f.invalid, None);
+    assert_eq!(f.features, FeatureSet::of(&[Feature::Deterministic, Feature::Causal]));
+    assert!(f.uniform_dtype && f.bshd_layout && f.aligned_16);
+
+    let f = cudnn_case("json_sdpa_fwd_thd");
+    assert_eq!(f.invalid, None);
+    let expected =
+        [Feature::DynamicScale, Feature::Causal, Feature::BottomRight, Feature::Stats, Feature::Thd, Feature::ThdPaddedStats];
+    assert_eq!(f.features, FeatureSet::of(&expected));
+    assert_eq!((f.max_total_seq_len_q, f.max_total_seq_len_kv), (Some(200), Some(200)));
+    assert_eq!(f.scale, Scale::Dynamic(13));
+    assert_eq!(f.ports.q.unwrap().ragged.unwrap().uid, 10);
 }

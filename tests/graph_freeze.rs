@@ -360,6 +360,40 @@ fn forward_feeds_backward() {
     assert_eq!(f.tensor(out.o).dtype, Some(DType::BF16), "without an intermediate type, virtual tensors take the io type");
 }
 
+/// An operand that the operation ignores is refused, not ignored: an output would stay unwritten (invariant I6).
+#[test]
+fn foreign_operands() {
+    let mut g = Graph::new(GraphOptions::default());
+    let [q, k, v] = qkv(&mut g);
+    let [o, dq] = ["o", "dq"].map(|n| g.tensor(Tensor::new(n, DIM)));
+    let base = g.clone();
+    raw(&mut g, "n", &[(InPort::Q, q), (InPort::K, k), (InPort::V, v)], &[(OutPort::O, o), (OutPort::DQ, dq)]);
+    assert_eq!(error(&g).to_string(), "FG1108 at node 'n': output dQ on SDPA; expected operands of the operation only");
+    let mut g = base;
+    raw(&mut g, "n", &[(InPort::Q, q), (InPort::K, k), (InPort::V, v), (InPort::DO, q)], &[(OutPort::O, o)]);
+    assert_eq!(error(&g).given, "input dO on SDPA");
+}
+
+/// A Stats output that the attributes rule out contradicts itself.
+#[test]
+fn stats_output_without_stats() {
+    let mut g = Graph::new(GraphOptions::default());
+    let [q, k, v] = qkv(&mut g);
+    let [o, stats] = [("o", DIM), ("stats", [2, 4, 16, 1])].map(|(n, d)| g.tensor(Tensor::new(n, d).dtype(DType::F32)));
+    let node = |generate_stats| Node {
+        name: "n".into(),
+        op: Op::Sdpa(SdpaAttrs { generate_stats, ..SdpaAttrs::default() }),
+        inputs: [(InPort::Q, q), (InPort::K, k), (InPort::V, v)].into(),
+        outputs: [(OutPort::O, o), (OutPort::Stats, stats)].into(),
+        compute_dtype: None,
+    };
+    for (generate_stats, expected) in [(Some(false), Some(ErrorCode::BadAttribute)), (None, None), (Some(true), None)] {
+        let mut g = g.clone();
+        g.node(node(generate_stats));
+        assert_eq!(g.freeze().err().map(|e| e.code), expected, "{generate_stats:?}");
+    }
+}
+
 /// A chain of n forwards, each the query of the next.
 fn chain(n: usize, backwards: bool) -> Graph {
     let mut g = Graph::new(GraphOptions { intermediate: None, ..GraphOptions::default() });

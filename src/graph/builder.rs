@@ -89,6 +89,11 @@ impl Graph {
         &self.options
     }
 
+    /// Changes graph-wide options, also of a graph that was read from a file.
+    pub fn options_mut(&mut self) -> &mut GraphOptions {
+        &mut self.options
+    }
+
     /// Tensors in creation order.
     pub fn tensors(&self) -> impl Iterator<Item = (TensorId, &Tensor)> {
         self.tensors.iter().enumerate().map(|(i, t)| (TensorId(i as u32), t))
@@ -134,6 +139,9 @@ impl Graph {
     }
 
     /// Marks an operation's output as visible to the caller; unmarked outputs are virtual and live in the workspace.
+    ///
+    /// Without an element type of its own, a visible tensor takes the io type and a virtual one the intermediate type; set
+    /// `intermediate: None` in [`GraphOptions`] where virtual tensors between attention nodes should keep the io type.
     pub fn output(&mut self, id: TensorId) -> Result<()> {
         self.get_mut(id)?.is_virtual = false;
         Ok(())

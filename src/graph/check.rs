@@ -100,6 +100,46 @@ fn distinct(t: &Tensor, packed_stats: bool) -> Result<()> {
     Ok(())
 }
 
+/// Operands that the operation would neither read nor write: an output left unwritten would break invariant I6, an input would be
+/// ignored in silence. Inputs that become facts pass, so that rows decline them by name.
+pub(super) fn foreign_ports(node: &Node) -> Result<()> {
+    let backward = matches!(node.op, Op::SdpaBackward(_));
+    let input = node.inputs.keys().find(|&p| match p {
+        InPort::O | InPort::DO | InPort::Stats => !backward,
+        InPort::Q
+        | InPort::K
+        | InPort::V
+        | InPort::AttnScale
+        | InPort::Bias
+        | InPort::SeqLenQ
+        | InPort::SeqLenKv
+        | InPort::CuSeqLenQ
+        | InPort::CuSeqLenKv
+        | InPort::Seed
+        | InPort::Offset
+        | InPort::DropoutMask
+        | InPort::DropoutScale
+        | InPort::DropoutScaleInv
+        | InPort::PageTableK
+        | InPort::PageTableV
+        | InPort::BlockMask
+        | InPort::Sink
+        | InPort::KvMask => false,
+    });
+    let output = node.outputs.keys().find(|&p| match p {
+        OutPort::O | OutPort::Stats | OutPort::Max | OutPort::SumExp => backward,
+        OutPort::DQ | OutPort::DK | OutPort::DV | OutPort::DBias | OutPort::DSink => !backward,
+        OutPort::RngDump => false,
+    });
+    let (kind, port) = match (input, output) {
+        (Some(p), _) => ("input", p.json()),
+        (None, Some(p)) => ("output", p.json()),
+        (None, None) => return Ok(()),
+    };
+    let given = format!("{kind} {port} on {}", node.op.tag());
+    Err(Error::new(ErrorCode::BadAttribute, given, "operands of the operation only"))
+}
+
 /// Attribute values that no rule of facts §2.3 names.
 pub(super) fn attributes(node: &Node, tensors: &[Tensor]) -> Result<()> {
     let bad = |given: String, expected: &str| Err(Error::new(ErrorCode::BadAttribute, given, expected));

@@ -26,6 +26,7 @@ impl Graph {
         for &n in &wiring.order {
             let node = &self.nodes[n];
             rules::operands(node, &tensors).map_err(|e| e.at(self.node_label(n)))?;
+            check::foreign_ports(node).map_err(|e| e.at(self.node_label(n)))?;
             infer::outputs(node, &mut tensors).map_err(|e| e.at(self.node_label(n)))?;
             if rules::is_ragged(node, &tensors) {
                 for port in [OutPort::Stats, OutPort::Max, OutPort::SumExp] {

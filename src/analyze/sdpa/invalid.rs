@@ -101,7 +101,9 @@ impl Check<'_> {
         if pages_k != pages_v {
             return Some(format!("Page_table_K holds {pages_k} pages a sequence and Page_table_V {pages_v}"));
         }
-        let capacity = pages_k.saturating_mul(k[2]);
+        let Some(capacity) = pages_k.checked_mul(k[2]) else {
+            return Some(format!("{pages_k} pages of {} rows exceed 64 bits", k[2]));
+        };
         let max = self.r.forward.and_then(|a| a.max_seq_len_kv).filter(|&max| max > capacity)?;
         Some(format!("paged_attention_max_seq_len_kv {max} exceeds {pages_k} pages of {} rows", k[2]))
     }

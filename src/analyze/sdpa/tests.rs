@@ -203,6 +203,16 @@ fn paged_kv() {
         (paged, |f| input(f, InPort::PageTableV).dim[2] = 4, "sdpa: Page_table_K holds 3 pages a sequence and Page_table_V 4"),
         (
             paged,
+            |f| {
+                for (pool, table) in [(InPort::K, InPort::PageTableK), (InPort::V, InPort::PageTableV)] {
+                    input(f, pool).dim[2] = 1 << 40;
+                    input(f, table).dim[2] = 1 << 40;
+                }
+            },
+            "sdpa: 1099511627776 pages of 1099511627776 rows exceed 64 bits",
+        ),
+        (
+            paged,
             |f| match &mut f.nodes[0].op {
                 Op::Sdpa(a) => a.max_seq_len_kv = Some(25),
                 Op::SdpaBackward(_) => {}

@@ -44,9 +44,13 @@ pub(super) fn v17(v: &View) -> Option<Fault> {
     } else {
         return None;
     };
-    fault(true, "bottom-right causal without bias, ALiBi or dropout, and padded when ragged", || {
-        format!("bottom-right causal with {with}")
-    })
+    let expected = "bottom-right causal without bias, ALiBi or dropout, and padded when ragged";
+    let mut f = fault(true, expected, || format!("bottom-right causal with {with}"))?;
+    let (s_q, s_kv) = v.lengths();
+    if s_q == s_kv && !v.mask.padding {
+        f.help = "With S_q = S_kv, top-left causal is the same mask";
+    }
+    Some(f)
 }
 
 pub(super) fn v18(v: &View) -> Option<Fault> {
