@@ -2,7 +2,7 @@
 
 use super::bindings::{Binding, Bindings};
 use super::operand::Operand;
-use super::overlap::{may_overlap, Strided};
+use super::overlap::{may_overlap, Strided, EMPTY};
 use super::workspace::Workspace;
 use crate::{Error, ErrorCode, Result};
 use frostgraph_engines::launch::WORKSPACE_ALIGN;
@@ -112,35 +112,40 @@ fn strided<'a>(o: &'a Operand, bindings: &Bindings<'_>) -> Option<Strided<'a>> {
     }
 }
 
-/// Written tensors against all others: pairs, without allocating, while they are few; sorted by address when they are many.
+/// Operands whose pairs are compared directly, without allocating: more than any one node has.
+const FEW: usize = 64;
+
+/// Written tensors against all others: pairs while they are few; sorted by address when they are many.
 fn device_overlaps(operands: &[Operand], bindings: &Bindings<'_>) -> Result<()> {
-    let clash = |a: &Operand, b: &Operand| {
+    let clash = |i: usize, j: usize| {
+        let (a, b) = (&operands[i.min(j)], &operands[i.max(j)]);
         let (w, o) = if a.written { (a, b) } else { (b, a) };
         let given = format!("memory that {} is written to and that {} occupies as well", w.label(), o.label());
-        Error::new(ErrorCode::BufferOverlap, given, "outputs that share no byte with another operand")
+        Err(Error::new(ErrorCode::BufferOverlap, given, "outputs that share no byte with another operand"))
     };
-    let hit = |a: &Operand, b: &Operand| match (strided(a, bindings), strided(b, bindings)) {
-        (Some(x), Some(y)) => (a.written || b.written) && may_overlap(x, y),
-        (None, _) | (_, None) => false,
-    };
-    if operands.len() <= 64 {
-        for (i, a) in operands.iter().enumerate() {
-            if let Some(b) = operands[i + 1..].iter().find(|b| hit(a, b)) {
-                return Err(clash(a, b));
+    let written = |i: usize, j: usize| operands[i].written || operands[j].written;
+    if operands.len() <= FEW {
+        // Looked up once each: this runs in front of every launch.
+        let mut spans = [EMPTY; FEW];
+        for (span, o) in spans.iter_mut().zip(operands) {
+            *span = strided(o, bindings).unwrap_or(EMPTY);
+        }
+        for i in 0..operands.len() {
+            for j in i + 1..operands.len() {
+                if written(i, j) && may_overlap(spans[i], spans[j]) {
+                    return clash(i, j);
+                }
             }
         }
         return Ok(());
     }
-    let mut spans: Vec<(u64, u64, usize)> = operands
-        .iter()
-        .enumerate()
-        .filter_map(|(i, o)| strided(o, bindings).map(|s| (s.base, s.base.saturating_add(s.bytes), i)))
-        .collect();
-    spans.sort_unstable();
-    for (n, &(_, end, i)) in spans.iter().enumerate() {
-        for &(_, _, j) in spans[n + 1..].iter().take_while(|(base, _, _)| *base < end) {
-            if hit(&operands[i], &operands[j]) {
-                return Err(clash(&operands[i.min(j)], &operands[i.max(j)]));
+    let mut spans: Vec<(Strided<'_>, usize)> =
+        operands.iter().enumerate().filter_map(|(i, o)| strided(o, bindings).map(|s| (s, i))).collect();
+    spans.sort_by_key(|(s, i)| (s.base, *i));
+    for (n, &(a, i)) in spans.iter().enumerate() {
+        for &(b, j) in spans[n + 1..].iter().take_while(|(b, _)| b.base < a.end()) {
+            if written(i, j) && may_overlap(a, b) {
+                return clash(i, j);
             }
         }
     }

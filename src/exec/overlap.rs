@@ -12,8 +12,12 @@ pub(crate) struct Strided<'a> {
     pub lattice: &'a [(u64, u64)],
 }
 
+/// No bytes; overlaps nothing.
+pub(crate) const EMPTY: Strided<'static> = Strided { base: 0, bytes: 0, element: 0, lattice: &[] };
+
 impl Strided<'_> {
-    fn end(&self) -> u64 {
+    /// One past the last byte.
+    pub fn end(&self) -> u64 {
         self.base.saturating_add(self.bytes)
     }
 

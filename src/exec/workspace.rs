@@ -48,14 +48,13 @@ pub struct HostWorkspace {
 }
 
 impl HostWorkspace {
-    /// Allocates `bytes` bytes, zeroed by the allocator. `None` when the size cannot be addressed on this machine.
+    /// Allocates `bytes` bytes, zeroed by the allocator. `None` when this machine cannot give that much.
     pub fn new(bytes: u64) -> Option<HostWorkspace> {
         let bytes = usize::try_from(bytes).ok()?;
         let align = WORKSPACE_ALIGN as usize;
         let room = bytes.checked_add(align)?;
-        if room > isize::MAX as usize {
-            return None;
-        }
+        // Asked for first in a way that may fail: a refused plain allocation would end the process.
+        Vec::<u8>::new().try_reserve_exact(room).ok()?;
         // A zeroed vector maps lazily: pages that the plan never touches cost nothing.
         let store = vec![0u8; room];
         let start = store.as_ptr().align_offset(align);
@@ -84,6 +83,8 @@ mod tests {
             assert_eq!(w.bytes_mut().len() as u64, n);
             assert_eq!(w.bytes_mut().as_ptr() as u64 % WORKSPACE_ALIGN, 0);
         }
-        assert!(HostWorkspace::new(u64::MAX).is_none());
+        for huge in [u64::MAX, u64::MAX / 2, 1 << 62] {
+            assert!(HostWorkspace::new(huge).is_none());
+        }
     }
 }

@@ -191,7 +191,7 @@ impl Built {
 }
 
 /// "No plan" with a reason per engine: the bare sentence is the complaint that users of such systems repeat most (field report 123).
-fn no_plan(n: &NodePlans, device: &Device) -> Error {
+pub(super) fn no_plan(n: &NodePlans, device: &Device) -> Error {
     let given = format!("no engine serves {} on {} ({})", n.tag, device.target.name(), super::text::summary(&n.facts));
     let expected = match n.family {
         Some(f) => format!("a graph that one engine of family {} serves; each engine's first reason follows", f.name),

@@ -1,6 +1,6 @@
 //! Choosing a plan: by place, by record, or the first that builds.
 
-use super::built::Inner;
+use super::built::{no_plan, Inner};
 use super::layout::LoweredNode;
 use super::record::check_knobs;
 use super::walk::{declined, lower_entry};
@@ -79,8 +79,8 @@ impl Built {
     /// [`ErrorCode::Declined`] with the engine's reason.
     pub fn create_plan_for(&self, at: usize, engine_id: u32, knobs: &Knobs) -> Result<Plan> {
         let entry = self.entry(at, engine_id, knobs)?;
-        if let Some(i) = self.inner.nodes.iter().enumerate().position(|(i, n)| i != at && n.ranked.is_empty()) {
-            return Err(self.first_without_plan().unwrap_or_else(|| out_of_nodes(i, self.inner.nodes.len())));
+        if let Some((_, n)) = self.inner.nodes.iter().enumerate().find(|(i, n)| *i != at && n.ranked.is_empty()) {
+            return Err(no_plan(n, &self.inner.device));
         }
         let plan = self.plan_of(BTreeMap::from([(at, entry)]));
         plan.lower()?;

@@ -243,3 +243,98 @@ fn described_devices_plan_and_refuse_to_execute() {
     assert_eq!(e.code, ErrorCode::BadDevice);
     assert!(exe.launch_text().unwrap().contains("device cpu"));
 }
+
+fn d128() -> Built {
+    built(&backward(Shape { dqk: 128, dv: 128, ..SMALL }, |_, _, _, _| {}), "sm_120", &BuildOptions::all_engines())
+}
+
+#[test]
+fn knobs_are_honoured_completed_or_refused_never_bent() {
+    let b = d128();
+    assert_eq!(b.best().unwrap().to_string(), "sdpa_bwd_sm120[TILE_M=64,TILE_N=64]");
+    assert_eq!(
+        b.create_plan(20600, &Knobs::NONE).unwrap().to_string(),
+        "sdpa_bwd_sm120[TILE_M=64,TILE_N=64]",
+        "left out: the heuristics' values"
+    );
+    let m32 = b.create_plan(20600, &Knobs::new(&[(Knob::TileM, 32)])).unwrap();
+    assert_eq!(m32.to_string(), "sdpa_bwd_sm120[TILE_M=32,TILE_N=64]", "given: kept, the rest completed");
+    let code = |k: Knob, v: i64| b.create_plan(20600, &Knobs::new(&[(k, v)])).unwrap_err().code;
+    assert_eq!(code(Knob::TileM, 48), ErrorCode::BadKnob, "outside the domain");
+    assert_eq!(code(Knob::SplitKv, 2), ErrorCode::BadKnob, "not an axis of the row");
+}
+
+#[test]
+fn a_record_holds_public_numbers_i3() {
+    let b = d128();
+    let text = serde_json::to_string(&b.best().unwrap().records()).unwrap();
+    assert_eq!(text, r#"[{"engine_id":20600,"engine":"sdpa_bwd_sm120","knobs":{"26":64,"27":64}}]"#);
+    let back: Vec<PlanRecord> = serde_json::from_str(&text).unwrap();
+    assert_eq!(b.replay(&back).unwrap().to_string(), "sdpa_bwd_sm120[TILE_M=64,TILE_N=64]");
+}
+
+#[test]
+fn a_plan_for_a_device_that_is_not_here_can_be_read_and_compiled_ahead() {
+    use frostgraph::exec::{Bindings, Stream, Workspace};
+    let plan = d128().best().unwrap();
+    let kernels = plan.kernels().unwrap();
+    assert!(kernels.len() >= 3 && kernels.windows(2).all(|w| w[0] < w[1]), "the chain's kernels, sorted, each once");
+    let exe = plan.compile().unwrap();
+    assert_eq!(exe.workspace_bytes(), plan.workspace_bytes().unwrap());
+    let text = exe.launch_text().unwrap();
+    assert!(text.contains("device sm_120") && text.contains("deterministic no") && text.contains("kernel main"), "{text}");
+    let e = exe.execute(&Stream::cuda(0), &mut Bindings::new(), &mut Workspace::none()).unwrap_err();
+    assert_eq!(e.code, ErrorCode::BadDevice);
+    assert_eq!(
+        exe.check(&Bindings::new(), &Workspace::none()).unwrap_err().code,
+        ErrorCode::MissingBinding,
+        "checks work without the device"
+    );
+}
+
+#[test]
+fn deterministic_is_wired_for_every_kind_of_graph_field_report_66() {
+    use frostgraph::engines::Feature;
+    let s = Shape { hq: 4, hkv: 2, ..SMALL };
+    let bias = |g: &mut frostgraph::graph::Graph| Some(g.tensor(frostgraph::graph::Tensor::new("bias", [2, 4, 16, 16])));
+    let sink = |g: &mut frostgraph::graph::Graph| {
+        Some(g.tensor(frostgraph::graph::Tensor::new("sink", [1, 4, 1, 1]).dtype(frostgraph::DType::F32)))
+    };
+    for deterministic in [false, true] {
+        let graphs = [
+            ("dense", backward(s, |_, _, _, o| o.deterministic = deterministic)),
+            ("bias", backward(s, |g, _, _, o| (o.bias, o.dbias, o.deterministic) = (bias(g), true, deterministic))),
+            ("sink", backward(s, |g, _, _, o| (o.sink, o.dsink, o.deterministic) = (sink(g), true, deterministic))),
+        ];
+        for (name, g) in graphs {
+            let b = built(&g, "sm_120", &BuildOptions::all_engines());
+            for p in b.plans() {
+                assert_eq!(p.is_deterministic(), deterministic, "{name}: {p}");
+                let yes_no = if deterministic { "deterministic yes" } else { "deterministic no" };
+                assert!(p.launch_text().unwrap().contains(yes_no), "{name}: {p}");
+            }
+            let Facts::Sdpa(f) = b.nodes()[0].facts();
+            assert_eq!(f.features.has(Feature::Deterministic), deterministic, "{name}");
+        }
+    }
+}
+
+#[test]
+fn ten_thousand_nodes_build_and_list_their_plans() {
+    let s = Shape { b: 1, hq: 1, hkv: 1, sq: 8, skv: 8, dqk: 8, dv: 8, ..SMALL };
+    let mut g = crate::support::graph(s.io);
+    let [q, k, v, o, mut d_o] = ["q", "k", "v", "o", "dO"].map(|n| g.tensor(crate::support::bshd(n, 1, 1, 8, 8)));
+    let stats = g.tensor(frostgraph::graph::Tensor::new("stats", [1, 1, 8, 1]).dtype(frostgraph::DType::F32));
+    for _ in 0..10_000 {
+        let grads = g.sdpa_backward(q, k, v, o, d_o, stats, frostgraph::graph::SdpaBackward::default()).unwrap();
+        d_o = grads.dq;
+        g.get_mut(d_o).unwrap().dtype = Some(s.io);
+    }
+    g.output(d_o).unwrap();
+    let b = built(&g, "sm_120", &BuildOptions { allow_empty: true, ..BuildOptions::all_engines() });
+    assert_eq!(b.nodes().len(), 10_000);
+    // Inner dK and dV are virtual and of the intermediate type, which the chain's engine declines: the lists say so, node by node.
+    assert!(b.nodes().iter().all(|n| n.ranked().len() + n.declined().len() == 2));
+    let b = built(&g, "cpu", &BuildOptions { allow_empty: true, ..BuildOptions::all_engines() });
+    assert_eq!(b.declined().count() + b.nodes().iter().map(|n| n.ranked().len()).sum::<usize>(), 20_000);
+}
