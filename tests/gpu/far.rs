@@ -1,0 +1,81 @@
+//! Rule S7: batch entries so far apart that an index or a product in 32 bits lands somewhere else. Everything that is not a batch entry is
+//! NaN, the wrapped places included, so a narrowed read poisons the result and a narrowed write is seen.
+
+use crate::build::{graph, DK, DQ, DV, D_O, K, O, Q, STATS, V};
+use crate::cases::{Case, MaskKind};
+use crate::plan::ENGINE;
+use crate::problem::{judge, prepare, POISON};
+use crate::rng::Rng;
+use crate::run::Gpu;
+use frostgraph::exec::{Bindings, Stream, Workspace};
+use frostgraph::plan::BuildOptions;
+use frostgraph::runtime::DeviceBuffer;
+use frostgraph::{DType, Error, ErrorCode, Result};
+use std::collections::BTreeMap;
+
+const FAR: [i64; 9] = [Q, K, V, O, D_O, STATS, DQ, DK, DV];
+
+/// Runs a small problem of `b` batch entries, all strided operands with this batch stride in elements, and compares it with the oracle.
+pub fn check(gpu: &Gpu, rng: &mut Rng, b: i64, stride: i64, dtype: DType) -> Result<()> {
+    let case = Case { b, h_q: 2, h_kv: 1, s_q: 70, s_kv: 70, dtype, mask: MaskKind::Causal, ..Case::default() };
+    // The same values with ordinary strides give the expected results and the blocks to copy.
+    let near = graph(&case)?.build_with(&gpu.planned, &BuildOptions::all_engines())?;
+    let prepared = prepare(&case, near.nodes()[0].facts(), rng.next())?;
+    let mut g = graph(&case)?;
+    let ids: Vec<_> = g.tensors().filter(|(_, t)| t.uid.is_some_and(|u| FAR.contains(&u))).map(|(id, _)| id).collect();
+    for id in ids {
+        g.get_mut(id)?.stride[0] = stride;
+    }
+    let built = g.build_with(&gpu.planned, &BuildOptions::all_engines())?;
+    let plan = built.plans().find(|p| p.entries().all(|e| e.row.name == ENGINE));
+    let plan = plan.ok_or_else(|| Error::new(ErrorCode::NoPlan, "no plan for far batch entries", ENGINE))?;
+    let exe = plan.compile()?;
+    let mut buffers = BTreeMap::new();
+    let mut bindings = Bindings::new();
+    for operand in exe.operands() {
+        let compact = &prepared.tensors[&operand.uid];
+        let buffer = DeviceBuffer::new(&gpu.device, operand.bytes)?;
+        buffer.fill(&gpu.stream, 0, operand.bytes, POISON)?;
+        gpu.stream.synchronize()?;
+        let step = stride as u64 * u64::from(operand.dtype.bits() / 8);
+        for (i, block) in compact.chunks_exact(compact.len() / b as usize).enumerate() {
+            buffer.write(i as u64 * step, block)?;
+        }
+        bindings.device(operand.uid, buffer.range().address, buffer.bytes());
+        buffers.insert(operand.uid, (buffer, step));
+    }
+    let scratch = DeviceBuffer::new(&gpu.device, exe.workspace_bytes())?;
+    scratch.fill(&gpu.stream, 0, scratch.bytes(), POISON)?;
+    let mut workspace = Workspace::device(scratch.range().address, scratch.bytes());
+    exe.execute(&Stream::cuda(gpu.stream.raw()), &mut bindings, &mut workspace)?;
+    gpu.stream.synchronize()?;
+    for uid in [DQ, DK, DV] {
+        let (buffer, step) = &buffers[&uid];
+        let block = prepared.tensors[&uid].len() / b as usize;
+        let mut compact = vec![0; block * b as usize];
+        for (i, part) in compact.chunks_exact_mut(block).enumerate() {
+            buffer.read(i as u64 * step, part)?;
+        }
+        judge(&case, &prepared, uid, &compact)?;
+        // Between the entries nothing was written: behind each entry, and where 32-bit bytes or elements of its offset would land.
+        let width = 2;
+        for i in 0..b as u64 {
+            let behind = i * step + block as u64;
+            let wraps = [behind, (i * step) % (1 << 32) + block as u64, (i * step / width) % (1 << 32) * width + block as u64];
+            for at in wraps {
+                let Some(room) = buffer.bytes().checked_sub(at) else { continue };
+                let inside = (0..b as u64).any(|j| at < j * step + block as u64 && at + (64 << 10) > j * step);
+                if inside {
+                    continue;
+                }
+                let mut gap = vec![0; room.min(64 << 10) as usize];
+                buffer.read(at, &mut gap)?;
+                if gap.iter().any(|&x| x != POISON) {
+                    let given = format!("uid {uid}: bytes behind {at} were written");
+                    return Err(Error::new(ErrorCode::CheckFailed, given, "only batch entries are written"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
