@@ -19,6 +19,9 @@ impl FrozenGraph {
     }
 
     /// The tensor behind a handle; handles are those of the graph that was frozen.
+    ///
+    /// # Panics
+    /// On a handle of another graph that lies beyond this one's tensors.
     pub fn tensor(&self, id: TensorId) -> &Tensor {
         &self.tensors[id.0 as usize]
     }

@@ -114,7 +114,7 @@ fn dim4(t: &Tensor) -> [i64; 4] {
     [t.dim[0], t.dim[1], t.dim[2], t.dim[3]]
 }
 
-/// Extents and strides of `model`; own extents of the user get compact strides in the model's order where they differ.
+/// Extents and strides of `model`; row-major strides where the user gave extents of their own.
 fn like(tensors: &mut [Tensor], id: TensorId, model: TensorId) -> Result<()> {
     if !tensors[id.0 as usize].dim.is_empty() && !tensors[id.0 as usize].stride.is_empty() {
         return Ok(());
