@@ -327,7 +327,9 @@ fn spans(row: &Row, f: &SdpaFacts) -> Option<Decline> {
     let extra = [("Stats", &f.ports.stats), ("bias", &f.ports.bias), ("dBias", &f.ports.dbias)];
     let all = f.ports.operands(f.direction).map(|(l, p, _)| (l, p));
     all.chain(extra.into_iter().filter_map(|(l, p)| p.as_ref().map(|p| (l, p)))).find_map(|(label, p)| {
-        let bytes = p.span().and_then(|n| n.checked_mul(p.dtype.bytes().unwrap_or(1)));
+        // A packed operand's batch stride is never read; where its batches begin is data.
+        let one_batch = p.ragged.map(|_| Port { dim: [1, p.dim[1], p.dim[2], p.dim[3]], ..p.clone() });
+        let bytes = one_batch.as_ref().unwrap_or(p).span().and_then(|n| n.checked_mul(p.dtype.bytes().unwrap_or(1)));
         if bytes.is_some_and(|n| i64::try_from(n).is_ok()) {
             return None;
         }

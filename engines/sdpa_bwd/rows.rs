@@ -48,7 +48,7 @@ const SM120: Row = Row {
     knobs: &[KnobDomain { knob: Knob::TileM, values: &[32, 64, 128] }, KnobDomain { knob: Knob::TileN, values: &[64, 128] }],
     note: Some(
         "One source for compute capability 9.0 to 12.x. Deterministic dBias of a batch-broadcast bias sums one plane a batch in a second pass. \
-         Bias is not served with packed operands.",
+         Packed operands: no bias, one width of ragged offsets, and every sequence ends at or before max_total_seq_len (B·S where undeclared).",
     ),
     sources: super::lower::SOURCES,
     extra: super::rules::extra,

@@ -4,6 +4,7 @@ pub mod cpu;
 mod cpu_tile;
 pub mod heuristics;
 pub mod rows;
+pub mod split;
 
 use crate::sdpa::{matching, Direction};
 use crate::{Decline, Facts, Family, Knobs, Row, Target};
