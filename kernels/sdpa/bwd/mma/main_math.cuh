@@ -18,10 +18,9 @@ using StashS = Stash<TQ, 64, SM, SN>;
 // Keeps the scheduler from pulling the next GEMM's ldmatrix above this point. Where the accumulators leave little room (d >= 192) it
 // would otherwise fill every register with early fragments and spill loop invariants instead.
 constexpr bool TIGHT = DQK >= 192;
-FG_DEV void load_fence() {
-  if (TIGHT) asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
+FG_DEV void load_fence(i32 qb) {
+  if (TIGHT) asm volatile("{\n\t.reg .pred P;\n\tsetp.lt.s32 P, %0, 0;\n\t@P exit;\n\t}" ::"r"(qb) : "memory");
 }
-
 // dQ is computed in column parts when its accumulators would not fit beside dK and dV.
 constexpr int DQ_PARTS = (DQK == 256 && Q_NT % 4 == 0) ? 2 : 1;
 constexpr int P_NT = Q_NT / DQ_PARTS;
@@ -255,10 +254,10 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
       if (lane == 0) mbar_arrive(smem + BAR_Q_FREE + 8 * qs);
     };
 
-    load_fence();
+    load_fence(qb);
     if (FG_DET == 2 || QS == 1) {  // the only Q buffer is free after this, and its refill hides behind GEMM4
       gemm5();
-      load_fence();
+      load_fence(qb);
     }
     if (FG_DET == 2) {
       if (PS == 1 && tid == 0) tma_wait_read<0>();
@@ -272,7 +271,7 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
       if (FG_DET == 1) relay_leave();
     }
     if (FG_DET != 2 && QS == 2) {
-      load_fence();
+      load_fence(qb);
       gemm5();
     }
     if (PS == 1) {
