@@ -32,6 +32,11 @@ FG_DEV u32 lane_id() {
 }
 // A warp index that ptxas knows to be warp-uniform: role branches on it compile to uniform jumps, which setmaxnreg needs.
 FG_DEV u32 uniform(u32 x) { return __shfl_sync(0xffffffffu, x, 0); }
+// Hides a value's origin from the optimiser (stops hoisting what is computed from it out of a loop).
+FG_DEV void opaque(u32& x) { asm volatile("" : "+r"(x)); }
+// A conditional exit that is never taken (x >= 0). ptxas schedules within basic blocks only, so this is a fence for its scheduler:
+// nothing (ldmatrix above all) moves up across it. bar.warp.sync was tried first and is removed when the warp is known to be converged.
+FG_DEV void sched_fence(i32 x) { asm volatile("{\n\t.reg .pred P;\n\tsetp.lt.s32 P, %0, 0;\n\t@P exit;\n\t}" ::"r"(x) : "memory"); }
 FG_DEV float f32_bits(u32 x) { return __uint_as_float(x); }
 
 // ---- programmatic dependent launch ------------------------------------------------------------------------------------
@@ -68,13 +73,15 @@ FG_DEV void mbar_wait(u32 bar, u32 parity) {
 
 // ---- TMA --------------------------------------------------------------------------------------------------------------
 FG_DEV void tma_prefetch_map(const TensorMap* m) { asm volatile("prefetch.tensormap [%0];" ::"l"(m) : "memory"); }
+// Destination .shared::cta, not .shared::cluster: on sm_120a the cluster form compiles to a system call for foreign CTAs, and any
+// call in the kernel makes ptxas ignore setmaxnreg (C7506).
 FG_DEV void tma_load_4d(u32 dst, const TensorMap* m, u32 bar, i32 c0, i32 c1, i32 c2, i32 c3) {
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(dst),
+  asm volatile("cp.async.bulk.tensor.4d.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(dst),
                "l"(m), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
                : "memory");
 }
 FG_DEV void tma_load_3d(u32 dst, const TensorMap* m, u32 bar, i32 c0, i32 c1, i32 c2) {
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(dst),
+  asm volatile("cp.async.bulk.tensor.3d.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(dst),
                "l"(m), "r"(bar), "r"(c0), "r"(c1), "r"(c2)
                : "memory");
 }
@@ -106,6 +113,8 @@ FG_DEV float lds_f32(u32 a) {
   return v;
 }
 FG_DEV void sts_f32(u32 a, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(a), "f"(v) : "memory"); }
+FG_DEV void lds_f32x2(u32 a, float& x, float& y) { asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(a)); }
+FG_DEV void sts_f32x2(u32 a, float x, float y) { asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(a), "f"(x), "f"(y) : "memory"); }
 FG_DEV void lds_v4(u32 a, u32& x, u32& y, u32& z, u32& w) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "r"(a));
 }

@@ -53,7 +53,7 @@ FG_DEV void stats(u32 smem, const Work& w, const float* lse, i64 lse_ss, const f
     mbar_wait(smem + BAR_Q_FREE + 8 * qs, qp);
     const u32 dst = smem + OFF_STATS + qs * (TQ * 8) + lane * 8;
 #pragma unroll
-    for (int r = 0; r < R; r++) asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(dst + r * 256), "f"(l[r]), "f"(d[r]) : "memory");
+    for (int r = 0; r < R; r++) sts_f32x2(dst + r * 256, l[r], d[r]);
     __syncwarp();
     if (lane == 0) mbar_arrive(smem + BAR_Q_FULL + 8 * qs);
     if (++qs == QS) qs = 0, qp ^= 1;

@@ -19,7 +19,7 @@ using StashS = Stash<TQ, 64, SM, SN>;
 // would otherwise fill every register with early fragments and spill loop invariants instead.
 constexpr bool TIGHT = DQK >= 192;
 FG_DEV void load_fence(i32 qb) {
-  if (TIGHT) asm volatile("{\n\t.reg .pred P;\n\tsetp.lt.s32 P, %0, 0;\n\t@P exit;\n\t}" ::"r"(qb) : "memory");
+  if (TIGHT) sched_fence(qb);
 }
 // dQ is computed in column parts when its accumulators would not fit beside dK and dV.
 constexpr int DQ_PARTS = (DQK == 256 && Q_NT % 4 == 0) ? 2 : 1;
@@ -95,7 +95,7 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
     // Without this the compiler keeps every swizzled address of the fixed tiles in its own register across the loop (40+) and
     // spills; recomputing one XOR per ldmatrix is free here (the loop is bound by shared memory, not by issue slots).
     u32 l_kv = b_kv, l_kt = b_kt, l_q = b_q, l_pt = b_pt, l_dot = b_dot, l_ds = b_ds, l_st = b_st;
-    asm volatile("" : "+r"(l_kv), "+r"(l_kt), "+r"(l_q), "+r"(l_pt), "+r"(l_dot), "+r"(l_ds), "+r"(l_st));
+    opaque(l_kv), opaque(l_kt), opaque(l_q), opaque(l_pt), opaque(l_dot), opaque(l_ds), opaque(l_st);
     const u32 s_q = smem + OFF_Q + qs * Q_BYTES, s_do = smem + OFF_DO + os * DO_BYTES;
     const u32 s_p = smem + OFF_P + ps * PT_BYTES, s_ds = smem + OFF_DS + ps * PT_BYTES;
     const i32 q0 = qb * TQ;
@@ -142,7 +142,7 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
     for (int i = 0; i < S_MT; i++)
 #pragma unroll
       for (int h = 0; h < 2; h++)
-        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(lse2[i][h]), "=f"(ndelta[i][h]) : "r"(stat_lane + qs * (TQ * 8) + (16 * SM * i + 8 * h) * 8));
+        lds_f32x2(stat_lane + qs * (TQ * 8) + (16 * SM * i + 8 * h) * 8, lse2[i][h], ndelta[i][h]);
 
     // ---- GEMM2: dP - delta = dO V^T - delta; the exponentials run between its MMAs ----
     mbar_wait(smem + BAR_DO_FULL + 8 * os, op);
