@@ -93,15 +93,16 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_main(
   g.dbias_ss = dbias_ss;
   g.tm_ds = &tm_ds;
 
-  float dk[K_MT][DK_NT][4] = {}, dv[K_MT][DV_NT][4] = {};
+  float dk[K_MT][DK_NT][4] = {}, dv[V_MT][V_NT][4] = {};  // SPLIT: warps 0-3 hold dV in `dk`
   math_loop(smem, w, g, scale, warp, lane, dk, dv);
   pdl_launch();
 
   // Every warp must be done with sK, sQ and the P/dS tiles before they are reused as staging.
   bar_sync<NB_MATH, MATH_THREADS>();
-  const u32 lane_out = Stash<TK, CH, KM, KN>::lane_base(warp % KM, warp / KM, lane);
-  stage<DK_NT>(smem + OFF_K + lane_out, dk, scale);
-  stage<DV_NT>(smem + OFF_V + lane_out, dv, 1.f);
+  const u32 lane_out = Stash<TK, CH, KM, KN>::lane_base(warp % KW % KM, warp % KW / KM, lane);
+  const bool is_dv = SPLIT && warp < 4;
+  stage<K_MT, DK_NT>(smem + (is_dv ? OFF_V : OFF_K) + lane_out, dk, is_dv ? 1.f : scale);
+  if (!SPLIT) stage<V_MT, V_NT>(smem + OFF_V + lane_out, dv, 1.f);
   bar_sync<NB_MATH, MATH_THREADS>();
   store_tile<DQK>(smem + OFF_K, out_tile(dk_out, rag_dk, mul_dk, dk_sb, dk_sh, dk_ss), dk_ss, row_limit - w.kv0, d_qk, tid);
   store_tile<DV>(smem + OFF_V, out_tile(dv_out, rag_dv, mul_dv, dv_sb, dv_sh, dv_ss), dv_ss, row_limit - w.kv0, d_v, tid);

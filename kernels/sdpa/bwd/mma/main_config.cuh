@@ -9,8 +9,8 @@
 #if !defined(FG_Q_STAGES) || !defined(FG_DO_STAGES) || !defined(FG_PDS_STAGES)
 #error "main.cu needs FG_Q_STAGES, FG_DO_STAGES, FG_PDS_STAGES"
 #endif
-#if !defined(FG_WM_SDP) || !defined(FG_WM_DKV) || !defined(FG_WM_DQ) || !defined(FG_V_REG_COLS) || !defined(FG_K_REG_COLS)
-#error "main.cu needs FG_WM_SDP, FG_WM_DKV, FG_WM_DQ, FG_V_REG_COLS, FG_K_REG_COLS"
+#if !defined(FG_WM_SDP) || !defined(FG_WM_DKV) || !defined(FG_WM_DQ) || !defined(FG_DKV_SPLIT) || !defined(FG_V_REG_COLS) || !defined(FG_K_REG_COLS)
+#error "main.cu needs FG_WM_SDP, FG_WM_DKV, FG_WM_DQ, FG_DKV_SPLIT, FG_V_REG_COLS, FG_K_REG_COLS"
 #endif
 #if !defined(FG_CAUSAL) || !defined(FG_WINDOW) || !defined(FG_PADDED) || !defined(FG_THD) || !defined(FG_RAGGED_I64)
 #error "main.cu needs FG_CAUSAL, FG_WINDOW, FG_PADDED, FG_THD, FG_RAGGED_I64"
@@ -29,10 +29,15 @@ constexpr int VREG = FG_V_REG_COLS, KREG = FG_K_REG_COLS;
 constexpr int MATH_WARPS = 8, MATH_THREADS = 256, THREADS = 384;
 constexpr int MATH_REGS = 240, AUX_REGS = 24;  // 2*240 + 24 = 504 = 3*168: the pool is what launch_bounds(384) grants
 
-// warp grids: SM x SN over S/dP (q x kv), KM x KN over dK/dV (kv x d), QM x QN over dQ (q x d)
-constexpr int SM = FG_WM_SDP, SN = 8 / SM, KM = FG_WM_DKV, KN = 8 / KM, QM = FG_WM_DQ, QN = 8 / QM;
+// Warp grids: SM x SN over S/dP (q x kv), KM x KN over dK/dV (kv x d), QM x QN over dQ (q x d).
+// SPLIT: warps 0-3 compute all of dV and warps 4-7 all of dK instead of 8 warps sharing each. Same accumulators per thread, but warp
+// tiles twice as large, so a quarter less shared memory is read by these two GEMMs. Needs d_qk = d_v.
+constexpr bool SPLIT = FG_DKV_SPLIT;
+constexpr int KW = SPLIT ? 4 : 8;  // warps per dK/dV GEMM
+constexpr int SM = FG_WM_SDP, SN = 8 / SM, KM = FG_WM_DKV, KN = KW / KM, QM = FG_WM_DQ, QN = 8 / QM;
 constexpr int S_MT = TQ / (16 * SM), S_NT = TK / (8 * SN);
 constexpr int K_MT = TK / (16 * KM), DK_NT = DQK / (8 * KN), DV_NT = DV / (8 * KN);
+constexpr int V_MT = SPLIT ? 1 : K_MT, V_NT = SPLIT ? 2 : DV_NT;  // the separate dV accumulator shrinks to an unused stub
 constexpr int Q_MT = TQ / (16 * QM), Q_NT = DQK / (8 * QN);
 
 static_assert(DQK >= DV && DV % 32 == 0 && DQK <= 256, "head dims");
@@ -41,7 +46,8 @@ static_assert(CH == 64 || (DQK == 32 && DV == 32), "32-column chunks serve only 
 static_assert(TQ == 32 || TQ == 64 || TQ == 128, "q tile must divide 128");
 static_assert(TK == 64 || TK == 128, "kv tile");
 static_assert(TQ % (16 * SM) == 0 && TK % (16 * SN) == 0, "S/dP warp grid");
-static_assert(TK % (16 * KM) == 0 && DQK % (16 * KN) == 0 && DV % (16 * KN) == 0, "dK/dV warp grid");
+static_assert(!SPLIT || DQK == DV, "the split dK/dV form needs equal head dims");
+static_assert(KM <= KW && TK % (16 * KM) == 0 && DQK % (16 * KN) == 0 && DV % (16 * KN) == 0, "dK/dV warp grid");
 static_assert(TQ % (16 * QM) == 0 && DQK % (16 * QN) == 0, "dQ warp grid");
 static_assert(VREG % CH == 0 && VREG <= DV && KREG % 16 == 0 && KREG <= DQK, "register-resident columns");
 static_assert(!FG_THD || FG_PADDED, "THD takes its lengths from the length tensors");

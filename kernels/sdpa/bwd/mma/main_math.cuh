@@ -17,7 +17,10 @@ using StashS = Stash<TQ, 64, SM, SN>;
 
 // Keeps the scheduler from pulling the next GEMM's ldmatrix above this point. Where the accumulators leave little room (d >= 192) it
 // would otherwise fill every register with early fragments and spill loop invariants instead.
-constexpr bool TIGHT = DQK >= 192;
+#ifndef FG_X_FENCE
+#define FG_X_FENCE 1
+#endif
+constexpr bool TIGHT = FG_X_FENCE;
 FG_DEV void load_fence(i32 qb) {
   if (TIGHT) sched_fence(qb);
 }
@@ -45,9 +48,9 @@ FG_DEV float load_bias(const void* p, i64 at) {
 }
 
 FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 warp, u32 lane, float (&dk)[K_MT][DK_NT][4],
-                      float (&dv)[K_MT][DV_NT][4]) {
+                      float (&dv)[V_MT][V_NT][4]) {
   const u32 tid = warp * 32 + lane;
-  const u32 sm = warp % SM, sn = warp / SM, km = warp % KM, kn = warp / KM, qm = warp % QM, qn = warp / QM;
+  const u32 sm = warp % SM, sn = warp / SM, km = warp % KW % KM, kn = warp % KW / KM, qm = warp % QM, qn = warp / QM;
   const float none[S_MT][2] = {};
 
   // exponent factor; a zero scale keeps an exact result (dQ, dK are multiplied by the true scale) without 0 * inf in the mask
@@ -205,13 +208,6 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
       tma_commit();
     }
 
-    // ---- GEMM3: dV += P^T dO ----
-    const float kz[K_MT][2] = {};
-    gemm<BF16, K_MT, DV_NT, TQ / 16, Init::ACCUMULATE>(
-        dv, kz, [&](int ks, u32(&a)[K_MT][4]) { OpPt::load_a<K_MT>(s_p + l_pt, ks, a); },
-        [&](int ks, u32(&b)[DV_NT][2]) { OpDOt::load_b<DV_NT>(s_do + l_dot, ks, b); }, NoHook{});
-    if (lane == 0) mbar_arrive(smem + BAR_DO_FREE + 8 * os);
-
     float dq[Q_MT][P_NT][4];
     auto gemm4 = [&](int part) {
       const float qz[Q_MT][2] = {};
@@ -240,28 +236,33 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
       bar_sync<NB_RELAY_DONE, MATH_THREADS>();
       if (tid == 0) st_release(turn, mine + 1);  // release drains the CTA's adds; the barrier made them cumulative
     };
-    constexpr int DQ_TILES = Q_MT * P_NT, KS5 = TQ / 16;
-    // dQ adds are spread over GEMM5's k-steps: as one burst they stall the load/store path the next GEMM needs (M2g)
-    constexpr bool SPREAD = FG_DET == 0 && QS == 2;
-    auto gemm5 = [&]() {
-      const float kz5[K_MT][2] = {};
-      gemm<BF16, K_MT, DK_NT, KS5, Init::ACCUMULATE>(
-          dk, kz5, [&](int ks, u32(&a)[K_MT][4]) { OpPt::load_a<K_MT>(s_ds + l_pt, ks, a); },
-          [&](int ks, u32(&b)[DK_NT][2]) { OpDOt::load_b<DK_NT>(s_q + l_dot, ks, b); },
-          [&](int ks) {
-            if (SPREAD) add_dq(DQ_PARTS - 1, ks * DQ_TILES / KS5, (ks + 1) * DQ_TILES / KS5);
-          });
-      if (lane == 0) mbar_arrive(smem + BAR_Q_FREE + 8 * qs);
+    // ---- GEMM3: dV += P^T dO, GEMM5: dK += dS^T Q ----
+    constexpr int DQ_TILES = Q_MT * P_NT, KS35 = TQ / 16;
+    const float kz[K_MT][2] = {}, vz[V_MT][2] = {};
+    // Where the order allows it, dQ adds are spread over the last GEMM's k-steps: as one burst they stall the load/store path that
+    // the next GEMM needs (M2g).
+    constexpr bool DQ_FIRST = SPLIT && QS == 2 && OS == 2;  // split form: dQ before the joint dV/dK GEMM if no refill waits for it
+    constexpr bool SPREAD = FG_DET == 0 && (SPLIT ? DQ_FIRST : QS == 2);
+    auto spread = [&](int ks) {
+      if (SPREAD) add_dq(DQ_PARTS - 1, ks * DQ_TILES / KS35, (ks + 1) * DQ_TILES / KS35);
     };
-
-    load_fence(qb);
-    if (FG_DET == 2 || QS == 1) {  // the only Q buffer is free after this, and its refill hides behind GEMM4
-      gemm5();
-      load_fence(qb);
-    }
-    if (FG_DET == 2) {
-      if (PS == 1 && tid == 0) tma_wait_read<0>();
-    } else {
+    auto gemm3 = [&]() {
+      gemm<BF16, V_MT, V_NT, KS35, Init::ACCUMULATE>(
+          dv, vz, [&](int ks, u32(&a)[V_MT][4]) { OpPt::load_a<V_MT>(s_p + l_pt, ks, a); },
+          [&](int ks, u32(&b)[V_NT][2]) { OpDOt::load_b<V_NT>(s_do + l_dot, ks, b); }, NoHook{});
+      if (lane == 0) mbar_arrive(smem + BAR_DO_FREE + 8 * os);
+    };
+    auto gemm5 = [&]() {
+      const u32 at_a = (SPLIT && warp < 4 ? s_p : s_ds) + l_pt, at_b = (SPLIT && warp < 4 ? s_do : s_q) + l_dot;
+      gemm<BF16, K_MT, DK_NT, KS35, Init::ACCUMULATE>(
+          dk, kz, [&](int ks, u32(&a)[K_MT][4]) { OpPt::load_a<K_MT>(at_a, ks, a); },
+          [&](int ks, u32(&b)[DK_NT][2]) { OpDOt::load_b<DK_NT>(at_b, ks, b); }, spread);
+      if (lane == 0) {
+        if (SPLIT) mbar_arrive(smem + BAR_DO_FREE + 8 * os);
+        mbar_arrive(smem + BAR_Q_FREE + 8 * qs);
+      }
+    };
+    auto dq_all = [&]() {
 #pragma unroll
       for (int part = 0; part < DQ_PARTS; part++) {
         gemm4(part);
@@ -269,10 +270,21 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
         if (!SPREAD || part < DQ_PARTS - 1) add_dq(part, 0, DQ_TILES);
       }
       if (FG_DET == 1) relay_leave();
-    }
-    if (FG_DET != 2 && QS == 2) {
+    };
+
+    if (!SPLIT) gemm3();
+    load_fence(qb);
+    if (FG_DET == 2) {
+      gemm5();
+      if (PS == 1 && tid == 0) tma_wait_read<0>();
+    } else if (SPLIT ? DQ_FIRST : QS == 2) {
+      dq_all();
       load_fence(qb);
       gemm5();
+    } else {  // a single Q (or dO) buffer is free after GEMM5, and its refill hides behind GEMM4
+      gemm5();
+      load_fence(qb);
+      dq_all();
     }
     if (PS == 1) {
       if (lane == 0) mbar_arrive(smem + BAR_PDS_FREE);

@@ -26,10 +26,10 @@ template <int D> FG_DEV void store_zero(void* out, i64 row_stride, i32 rows, i32
   }
 }
 
-template <int NT> FG_DEV void stage(u32 base, const float (&acc)[K_MT][NT][4], float mul) {
+template <int MT, int NT> FG_DEV void stage(u32 base, const float (&acc)[MT][NT][4], float mul) {
   using Out = Stash<TK, CH, KM, KN>;
 #pragma unroll
-  for (int i = 0; i < K_MT; i++)
+  for (int i = 0; i < MT; i++)
 #pragma unroll
     for (int j = 0; j < NT; j += 2) Out::template put<BF16>(base, i, j / 2, acc[i][j], acc[i][j + 1], mul);
 }
