@@ -62,4 +62,7 @@ template <int CAUSAL, int KV_TILE> FG_DEV i32 kv_tile_end(const Band& m, i32 q1,
   return k <= 0 ? 0 : (k + KV_TILE - 1) / KV_TILE;
 }
 
+// No key reaches back to the window of any row of a q tile that starts at row q0: no CTA visits it.
+template <int WINDOW> FG_DEV bool q_tile_dead(const Band& m, i32 q0, i32 len_kv) { return WINDOW && q0 + m.diag - m.left >= len_kv; }
+
 }  // namespace fg

@@ -29,7 +29,7 @@ struct Walk {
 };
 FG_DEV Walk stored_blocks(const Band& m, i32 q0, i32 s_q, i32 s_kv) {
   constexpr i32 PER = FG_KV_TILE / KB;
-  if (q0 >= s_q) return {0, 0};
+  if (q0 >= s_q || q_tile_dead<FG_WINDOW>(m, q0, s_kv)) return {0, 0};
   return {kv_tile_first<FG_WINDOW, FG_KV_TILE>(m, q0) * PER, min2(kv_tile_end<FG_CAUSAL, FG_KV_TILE>(m, q0 + FG_Q_TILE, s_kv) * PER, ceil_div(s_kv, KB))};
 }
 }  // namespace fg
@@ -49,9 +49,9 @@ extern "C" __global__ void __launch_bounds__((FG_Q2_TILE / 16 + 1) * 32)
   const i32 tile = (i32)(tiles - 1 - (blockIdx.x - bh * tiles));  // causal: the longest walks start first
   const i32 b = (i32)(bh / (u32)heads_q), h = (i32)(bh - (u32)b * (u32)heads_q), r0 = tile * Q2;
   const Band band = make_band(bottom_right, s_q, s_kv, window_left, window_right);
-  // The CTA walks the union of its main-tiles' blocks; bounds grow with the row, so the first and last tile give it.
+  // The CTA walks the union of its main-tiles' blocks; the first tile has the lowest start.
   Walk all = stored_blocks(band, r0 / FG_Q_TILE * FG_Q_TILE, s_q, s_kv);
-  all.end = max2(all.first, stored_blocks(band, (min2(r0 + Q2, s_q) - 1) / FG_Q_TILE * FG_Q_TILE, s_q, s_kv).end);
+  for (i32 q0 = r0 / FG_Q_TILE * FG_Q_TILE; q0 < min2(r0 + Q2, s_q); q0 += FG_Q_TILE) all.end = max2(all.end, stored_blocks(band, q0, s_q, s_kv).end);
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; i++) {

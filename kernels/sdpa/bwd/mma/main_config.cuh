@@ -68,9 +68,8 @@ constexpr u32 SMEM_BYTES = OFF_BAR + 128;
 
 // barrier slots, 8 bytes each
 constexpr u32 BAR_KV = OFF_BAR, BAR_Q_FULL = OFF_BAR + 8, BAR_Q_FREE = OFF_BAR + 24, BAR_DO_FULL = OFF_BAR + 40, BAR_DO_FREE = OFF_BAR + 56,
-              BAR_PDS_FREE = OFF_BAR + 72;
-// named barriers among the 256 math threads
-constexpr int NB_MATH = 1, NB_RELAY_GO = 2, NB_RELAY_DONE = 3;
+              BAR_PDS_FREE = OFF_BAR + 72, BAR_RELAY_GO = OFF_BAR + 80, BAR_RELAY_DONE = OFF_BAR + 88;
+constexpr int NB_MATH = 1;  // named barrier of the 256 math threads
 
 // What one CTA works on. Everything here is uniform over the CTA.
 struct Work {

@@ -1,5 +1,6 @@
-// The two feeder warps. `producer` issues every TMA load; `stats` turns LSE and delta rows into the numbers the math warps use.
-// Both walk the q tiles in the math warps' order and wait for the same "free" barriers, so they run ahead by the ring depth.
+// The helper warps. `producer` issues every TMA load; `stats` turns LSE and delta rows into the numbers the math warps use; `relay`
+// (deterministic mode) passes the turn between CTAs. All walk the q tiles in the math warps' order; the first two wait for the "free"
+// barriers, so they run ahead by the ring depth.
 #pragma once
 #include "sdpa/bwd/mma/main_config.cuh"
 
@@ -45,8 +46,9 @@ FG_DEV void stats(u32 smem, const Work& w, const float* lse, i64 lse_ss, const f
       l[r] = __int_as_float(0x7f800000);
       d[r] = 0.f;
       if (row < w.len_q) {
-        const float x = ldg_f32(lse + (i64)row * lse_ss);
-        if (x != __int_as_float(0xff800000)) l[r] = x * LOG2E;
+        // Tested after the product: a sink of -3e38 leaves a finite LSE on a row without keys, and times log2e it is -inf.
+        const float x = ldg_f32(lse + (i64)row * lse_ss) * LOG2E;
+        if (x != __int_as_float(0xff800000)) l[r] = x;
         d[r] = -ldg_f32(delta + row);
       }
     }
@@ -57,6 +59,24 @@ FG_DEV void stats(u32 smem, const Work& w, const float* lse, i64 lse_ss, const f
     __syncwarp();
     if (lane == 0) mbar_arrive(smem + BAR_Q_FULL + 8 * qs);
     if (++qs == QS) qs = 0, qp ^= 1;
+  }
+}
+
+// One lane. Ordered relay: the CTAs of one (batch, head) add to a q tile one after the other, in ascending kv order. The awaited CTA has
+// a lower blockIdx.x, so it is resident or done. A warp of its own does the waiting and the release: the release has to drain the
+// CTA's adds (1400-2700 clk), and in a math warp that stalled all eight at their next barrier (1.3-1.7x).
+FG_DEV void relay(u32 smem, const Work& w, i32* turns) {
+  u32 ph = 0;
+#pragma unroll 1
+  for (i32 qb = w.qb_hi - 1; qb >= w.qb_lo; qb--) {
+    i32* turn = turns + qb;
+    const i32 mine = w.kv_tile - kv_tile_first<FG_WINDOW, TK>(w.band, qb * TQ);
+    while (ld_acquire(turn) != mine) {
+    }
+    mbar_arrive(smem + BAR_RELAY_GO);
+    mbar_wait(smem + BAR_RELAY_DONE, ph);
+    st_release(turn, mine + 1);
+    ph ^= 1;
   }
 }
 

@@ -25,7 +25,8 @@ FG_DEV void load_fence(i32 qb) {
   if (TIGHT) sched_fence(qb);
 }
 // dQ is computed in column parts when its accumulators would not fit beside dK and dV.
-constexpr int DQ_PARTS = (DQK == 256 && Q_NT % 4 == 0) ? 2 : 1;
+constexpr int ACC_REGS = K_MT * DK_NT * 4 + (SPLIT ? 0 : V_MT * V_NT * 4);
+constexpr int DQ_PARTS = (ACC_REGS >= 128 && DQK == 256 && Q_NT % 4 == 0) || (ACC_REGS + Q_MT * Q_NT * 4 > 176 && Q_NT % 4 == 0) ? 2 : 1;
 constexpr int P_NT = Q_NT / DQ_PARTS;
 
 struct NoHook {
@@ -35,7 +36,6 @@ struct NoHook {
 // Global-memory operands of the loop that are already offset to this (batch, head).
 struct Ptrs {
   float* dq;          // dq_accum at row 0 of (b, h)
-  i32* turn;          // relay counters of (b, h)
   const void* bias;   // row 0, key 0
   float* dbias;
   i64 bias_ss, dbias_ss;
@@ -92,7 +92,7 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
     bar_sync<NB_MATH, MATH_THREADS>();  // P and dS overwrite the columns of V that now live in registers
   }
 
-  u32 qs = 0, qp = 0, os = 0, op = 0, ps = 0, pp = 1;
+  u32 qs = 0, qp = 0, os = 0, op = 0, ps = 0, pp = 1, turn_parity = 0;
 #pragma unroll 1
   for (i32 qb = w.qb_hi - 1; qb >= w.qb_lo; qb--) {
     // Without this the compiler keeps every swizzled address of the fixed tiles in its own register across the loop (40+) and
@@ -223,26 +223,13 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
         red_v4(dq_out + dq_tile_offset<DQK>(QM * i, 2 * QN * (part * P_NT / 2 + j / 2) + (j & 1)), dq[i][j][0], dq[i][j][1], dq[i][j][2], dq[i][j][3]);
       }
     };
-    // Ordered relay: kv tiles add to a q tile one after the other. The awaited CTA has a lower blockIdx.x, so it is resident or done.
-    i32* turn = g.turn + qb;
-    const i32 mine = FG_DET == 1 ? w.kv_tile - kv_tile_first<FG_WINDOW, TK>(w.band, q0) : 0;
-    auto relay_enter = [&]() {
-      if (tid == 0)
-        while (ld_acquire(turn) != mine) {
-        }
-      bar_sync<NB_RELAY_GO, MATH_THREADS>();
-    };
-    auto relay_leave = [&]() {
-      bar_sync<NB_RELAY_DONE, MATH_THREADS>();
-      if (tid == 0) st_release(turn, mine + 1);  // release drains the CTA's adds; the barrier made them cumulative
-    };
     // ---- GEMM3: dV += P^T dO, GEMM5: dK += dS^T Q ----
     constexpr int DQ_TILES = Q_MT * P_NT, KS35 = TQ / 16;
     const float kz[K_MT][2] = {}, vz[V_MT][2] = {};
     // Where the order allows it, dQ adds are spread over the last GEMM's k-steps: as one burst they stall the load/store path that
     // the next GEMM needs (M2g).
     constexpr bool DQ_FIRST = SPLIT && QS == 2 && OS == 2;  // split form: dQ before the joint dV/dK GEMM if no refill waits for it
-    constexpr bool SPREAD = FG_DET == 0 && (SPLIT ? DQ_FIRST : QS == 2);
+    constexpr bool SPREAD = FG_DET != 2 && (SPLIT ? DQ_FIRST : QS == 2);
     auto spread = [&](int ks) {
       if (SPREAD) add_dq(DQ_PARTS - 1, ks * DQ_TILES / KS35, (ks + 1) * DQ_TILES / KS35);
     };
@@ -266,10 +253,16 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
 #pragma unroll
       for (int part = 0; part < DQ_PARTS; part++) {
         gemm4(part);
-        if (FG_DET == 1 && part == 0) relay_enter();
+        if (FG_DET == 1 && part == 0) mbar_wait(smem + BAR_RELAY_GO, turn_parity);
         if (!SPREAD || part < DQ_PARTS - 1) add_dq(part, 0, DQ_TILES);
       }
-      if (FG_DET == 1) relay_leave();
+    };
+    auto relay_done = [&]() {  // this warp's adds for the q tile are issued
+      if (FG_DET == 1) {
+        __syncwarp();
+        if (lane == 0) mbar_arrive(smem + BAR_RELAY_DONE);
+        turn_parity ^= 1;
+      }
     };
 
     if (!SPLIT) gemm3();
@@ -281,10 +274,12 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
       dq_all();
       load_fence(qb);
       gemm5();
+      relay_done();
     } else {  // a single Q (or dO) buffer is free after GEMM5, and its refill hides behind GEMM4
       gemm5();
       load_fence(qb);
       dq_all();
+      relay_done();
     }
     if (PS == 1) {
       if (lane == 0) mbar_arrive(smem + BAR_PDS_FREE);
