@@ -22,7 +22,25 @@ macro_rules! sources {
 }
 
 /// Every embedded source, ordered by path. A new `.cu` or `.cuh` file gets a line here; a test compares the list with the folder.
-pub static SOURCES: &[Source] = sources!["test/spin.cu",];
+pub static SOURCES: &[Source] = sources![
+    "common/mma_tile.cuh",
+    "common/ptx.cuh",
+    "sdpa/bwd/mma/chain.cuh",
+    "sdpa/bwd/mma/cvt.cu",
+    "sdpa/bwd/mma/dbias_cvt.cu",
+    "sdpa/bwd/mma/dot.cu",
+    "sdpa/bwd/mma/dq2k.cu",
+    "sdpa/bwd/mma/dsink.cu",
+    "sdpa/bwd/mma/main.cu",
+    "sdpa/bwd/mma/main_config.cuh",
+    "sdpa/bwd/mma/main_load.cuh",
+    "sdpa/bwd/mma/main_mask.cuh",
+    "sdpa/bwd/mma/main_math.cuh",
+    "sdpa/bwd/mma/main_store.cuh",
+    "sdpa/bwd/mma/reduce.cu",
+    "sdpa/bwd/mma/zero.cu",
+    "test/spin.cu",
+];
 
 #[cfg(test)]
 mod tests {
