@@ -15,7 +15,7 @@
 //! let exe = built.best()?.compile()?; // or built.select_plan(i)?; built.plans() and built.declined() list what there is
 //! let (x, mut o) = (vec![1.0f32; 64], vec![0.0f32; 64]);
 //! let mut bindings = Bindings::new();
-//! bindings.read(built.uid(q), &x).read(built.uid(k), &x).read(built.uid(v), &x).write(built.uid(out.o), &mut o);
+//! bindings.read(built.uid(q)?, &x).read(built.uid(k)?, &x).read(built.uid(v)?, &x).write(built.uid(out.o)?, &mut o);
 //! let mut workspace = HostWorkspace::new(exe.workspace_bytes()).expect("memory");
 //! exe.execute(&Stream::cpu(), &mut bindings, &mut workspace.workspace())?;
 //! assert!(o.iter().all(|x| (x - 1.0).abs() < 1e-6)); // a weighted mean of ones

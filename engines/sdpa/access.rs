@@ -303,9 +303,12 @@ impl Place {
     }
 
     fn write_at(&self, bytes: &mut [u8], row: &[f32]) {
-        let step = if row.len() == 1 { self.size } else { self.col as usize * self.size };
-        for (cell, &x) in bytes.chunks_mut(step.max(self.size)).zip(row) {
-            encode(self.dtype, x, cell);
+        if self.col == 1 || row.len() == 1 {
+            write_unit(self.dtype, row, bytes);
+            return;
+        }
+        for (cell, &x) in bytes.chunks_mut(self.col.max(1) as usize * self.size).zip(row) {
+            write_unit(self.dtype, &[x], cell);
         }
     }
 
@@ -368,11 +371,17 @@ impl Place {
         axes.sort_by_key(|a| std::cmp::Reverse(a.stride));
         let below: i64 = axes.iter().skip(1).map(|a| (a.count - 1) * a.stride).sum::<i64>() + (self.cols as i64 - 1) * self.col;
         if let Some(&Axis { index, count, stride }) = axes.first().filter(|a| parallel > 0 && a.stride > below) {
-            let pieces = bytes.par_chunks_mut(stride as usize * self.size).take(count as usize);
-            pieces.enumerate().with_min_len(16.min(count as usize / 8 + 1)).for_each(|(i, piece)| {
-                let mut at = at;
-                at[index] += i;
-                self.walk(piece, axes[1..].to_vec(), at, parallel - 1, fill);
+            // Several steps of the axis a piece where one holds few rows; the pieces of a group are walked in order.
+            let rows: i64 = axes[1..].iter().map(|a| a.count).product();
+            let group = (PIECE_ROWS / rows).clamp(1, count);
+            let pieces =
+                bytes.par_chunks_mut((group * stride) as usize * self.size).take((count as u64).div_ceil(group as u64) as usize);
+            pieces.enumerate().for_each(|(i, piece)| {
+                let start = i as i64 * group;
+                let (mut at, mut axes) = (at, axes.clone());
+                at[index] += start as usize;
+                axes[0].count = group.min(count - start);
+                self.walk(piece, axes, at, if group == 1 { parallel - 1 } else { 0 }, fill);
             });
             return;
         }
@@ -389,6 +398,9 @@ impl Place {
         }
     }
 }
+
+/// Rows of a piece that one thread writes at a time in a scatter.
+const PIECE_ROWS: i64 = 32;
 
 /// One of batch (0), head (1) and row (2) in a scatter.
 #[derive(Debug, Clone, Copy)]
@@ -415,11 +427,18 @@ fn decode(dtype: DType, b: &[u8]) -> f32 {
     }
 }
 
-fn encode(dtype: DType, x: f32, cell: &mut [u8]) {
+/// Rounds values to contiguous elements, to nearest and ties to even.
+fn write_unit(dtype: DType, row: &[f32], out: &mut [u8]) {
     match dtype {
-        DType::F16 => cell[..2].copy_from_slice(&f16::from_f32(x).to_ne_bytes()),
-        DType::BF16 => cell[..2].copy_from_slice(&bf16::from_f32(x).to_ne_bytes()),
-        _ => cell[..4].copy_from_slice(&x.to_ne_bytes()),
+        DType::F16 => {
+            for (row, out) in row.chunks(64).zip(out.chunks_mut(128)) {
+                let mut halves = [f16::ZERO; 64];
+                halves[..row.len()].convert_from_f32_slice(row);
+                out.chunks_exact_mut(2).zip(halves).take(row.len()).for_each(|(o, x)| o.copy_from_slice(&x.to_ne_bytes()));
+            }
+        }
+        DType::BF16 => out.chunks_exact_mut(2).zip(row).for_each(|(o, &x)| o.copy_from_slice(&bf16::from_f32(x).to_ne_bytes())),
+        _ => out.chunks_exact_mut(4).zip(row).for_each(|(o, x)| o.copy_from_slice(&x.to_ne_bytes())),
     }
 }
 

@@ -37,6 +37,10 @@ pub struct Config {
     pub warps: Partition,
     /// Warps 0 to 3 compute dV and 4 to 7 dK, instead of all eight one after the other.
     pub dkv_split: bool,
+    /// dQ tiles are staged in shared memory and added to memory by the bulk engine; not on the two-kernel route.
+    pub dq_bulk: bool,
+    /// The next tile's scores are started before this tile's dQ; needs two Q buffers.
+    pub early_s: bool,
     /// Dynamic shared memory, bytes.
     pub smem: i64,
 }
@@ -81,22 +85,23 @@ const PARTITIONS: &[((i64, i64, i64), Partition)] = &[
     ((256, 32, 64), Partition { sdp: 2, dkv: 4, dq: 2 }),
 ];
 
-/// Whether `a` warps along `m`, the rest along every `n`, give each warp whole 16-row and 16-column fragments.
-fn tiles_evenly(a: i64, m: i64, ns: &[i64]) -> bool {
-    m % (16 * a) == 0 && ns.iter().all(|n| n * a % MATH_WARPS == 0 && (n * a / MATH_WARPS) % 16 == 0)
+/// Whether `a` of `warps` warps along `m`, the rest along every `n`, give each warp whole 16-row and 16-column fragments.
+fn tiles_evenly(warps: i64, a: i64, m: i64, ns: &[i64]) -> bool {
+    a <= warps && m % (16 * a) == 0 && ns.iter().all(|n| n * a % warps == 0 && (n * a / warps) % 16 == 0)
 }
 
 /// The largest valid number of warps along M.
 fn largest_valid(m: i64, ns: &[i64]) -> Option<i64> {
-    [8, 4, 2, 1].into_iter().find(|&a| tiles_evenly(a, m, ns))
+    [8, 4, 2, 1].into_iter().find(|&a| tiles_evenly(MATH_WARPS, a, m, ns))
 }
 
 /// The partitions of a tile pair: from the table, otherwise the largest valid ones. A table entry whose dK/dV partition does not tile
 /// this d_v is re-derived. `None` when no partition is valid.
 pub fn partition(d_qk: i64, d_v: i64, q_tile: i64, kv_tile: i64) -> Option<Partition> {
     let tuned = PARTITIONS.iter().find(|(key, _)| *key == (d_qk, q_tile, kv_tile)).map(|(_, p)| *p);
-    let pick =
-        |tuned: Option<i64>, m: i64, ns: &[i64]| tuned.filter(|&a| tiles_evenly(a, m, ns)).or_else(|| largest_valid(m, ns));
+    let pick = |tuned: Option<i64>, m: i64, ns: &[i64]| {
+        tuned.filter(|&a| tiles_evenly(MATH_WARPS, a, m, ns)).or_else(|| largest_valid(m, ns))
+    };
     Some(Partition {
         sdp: pick(tuned.map(|p| p.sdp), q_tile, &[kv_tile])?,
         dkv: pick(tuned.map(|p| p.dkv), kv_tile, &[d_qk, d_v])?,
@@ -106,12 +111,19 @@ pub fn partition(d_qk: i64, d_v: i64, q_tile: i64, kv_tile: i64) -> Option<Parti
 
 /// Configurations found by compiling for every architecture: no spills where the partitions above spill a few registers, and as many
 /// buffers as fit beside the register-resident columns. By (d_qk, q_tile, kv_tile).
+///
+/// First the default tiles, then tiles that need more shared memory than the SM120 line has.
 const TUNED: &[((i64, i64, i64), Tuned)] = &[
-    ((32, 128, 64), Tuned { stages: (2, 2, 1), warps: (4, 4, 8), v_reg_cols: 32, k_reg_cols: 32 }),
-    ((64, 64, 128), Tuned { stages: (2, 2, 1), warps: (2, 4, 2), v_reg_cols: 64, k_reg_cols: 64 }),
-    ((128, 64, 64), Tuned { stages: (2, 1, 2), warps: (2, 2, 2), v_reg_cols: 128, k_reg_cols: 128 }),
-    ((192, 32, 64), Tuned { stages: (2, 2, 2), warps: (2, 2, 2), v_reg_cols: 192, k_reg_cols: 0 }),
-    ((256, 32, 64), Tuned { stages: (1, 1, 1), warps: (2, 2, 1), v_reg_cols: 64, k_reg_cols: 0 }),
+    ((32, 128, 64), Tuned { stages: (2, 2, 1), warps: (4, 4, 8), v_reg_cols: 32, k_reg_cols: 32, ..PLAIN }),
+    ((64, 64, 128), Tuned { stages: (2, 2, 1), warps: (2, 4, 2), v_reg_cols: 64, k_reg_cols: 64, ..PLAIN }),
+    ((128, 64, 64), Tuned { stages: (2, 1, 2), warps: (2, 2, 2), v_reg_cols: 128, k_reg_cols: 128, ..PLAIN }),
+    ((192, 32, 64), Tuned { stages: (2, 2, 2), warps: (2, 2, 2), v_reg_cols: 192, k_reg_cols: 0, ..PLAIN }),
+    ((256, 32, 64), Tuned { stages: (1, 1, 1), warps: (2, 2, 1), v_reg_cols: 64, k_reg_cols: 0, ..PLAIN }),
+    ((64, 128, 128), Tuned { stages: (2, 2, 1), warps: (2, 2, 4), split: true, v_reg_cols: 64, k_reg_cols: 0, ..PLAIN }),
+    ((128, 64, 128), Tuned { stages: (2, 2, 1), warps: (2, 2, 2), split: true, v_reg_cols: 0, k_reg_cols: 0, ..PLAIN }),
+    ((128, 128, 64), Tuned { stages: (2, 2, 1), warps: (4, 2, 2), split: true, v_reg_cols: 128, k_reg_cols: 0, ..PLAIN }),
+    ((192, 64, 64), Tuned { stages: (2, 1, 1), warps: (2, 2, 2), split: true, v_reg_cols: 0, k_reg_cols: 0, ..PLAIN }),
+    ((256, 64, 64), Tuned { stages: (2, 1, 1), warps: (2, 1, 2), split: true, v_reg_cols: 0, k_reg_cols: 0, ..PLAIN }),
 ];
 
 /// What a tuned entry fixes beyond its tiles.
@@ -121,17 +133,31 @@ struct Tuned {
     stages: (i64, i64, i64),
     /// Warps along M of S/dP, dK/dV, dQ.
     warps: (i64, i64, i64),
+    /// Four warps compute dV and four dK; needs equal head dims.
+    split: bool,
+    /// See [`Config::dq_bulk`]; dropped where the route has no dQ.
+    bulk: bool,
+    /// See [`Config::early_s`].
+    early: bool,
     /// At most this many columns of V in registers; a smaller d_v keeps all of its own.
     v_reg_cols: i64,
     k_reg_cols: i64,
 }
 
+/// What most entries share.
+const PLAIN: Tuned =
+    Tuned { stages: (1, 1, 1), warps: (1, 1, 1), split: false, bulk: false, early: false, v_reg_cols: 0, k_reg_cols: 0 };
+
 /// The tuned configuration of these tiles, where one exists and tiles this d_v.
-fn tuned(d_qk: i64, d_v: i64, q_tile: i64, kv_tile: i64) -> Option<Config> {
+fn tuned(d_qk: i64, d_v: i64, q_tile: i64, kv_tile: i64, two_kernel: bool) -> Option<Config> {
     let (_, t) = TUNED.iter().find(|(key, _)| *key == (d_qk, q_tile, kv_tile))?;
     let (sdp, dkv, dq) = t.warps;
-    let valid =
-        tiles_evenly(sdp, q_tile, &[kv_tile]) && tiles_evenly(dkv, kv_tile, &[d_qk, d_v]) && tiles_evenly(dq, q_tile, &[d_qk]);
+    let dkv_warps = if t.split { MATH_WARPS / 2 } else { MATH_WARPS };
+    let valid = tiles_evenly(MATH_WARPS, sdp, q_tile, &[kv_tile])
+        && tiles_evenly(dkv_warps, dkv, kv_tile, &[d_qk, d_v])
+        && tiles_evenly(MATH_WARPS, dq, q_tile, &[d_qk])
+        && !(t.split && d_qk != d_v)
+        && !(t.early && t.stages.0 != 2);
     let c = Config {
         d_qk,
         d_v,
@@ -143,19 +169,25 @@ fn tuned(d_qk: i64, d_v: i64, q_tile: i64, kv_tile: i64) -> Option<Config> {
         v_reg_cols: t.v_reg_cols.min(d_v),
         k_reg_cols: t.k_reg_cols,
         warps: Partition { sdp, dkv, dq },
-        dkv_split: false,
+        dkv_split: t.split,
+        dq_bulk: t.bulk && !two_kernel,
+        early_s: t.early,
         smem: 0,
     };
     valid.then(|| c.with_stages(c.q_stages, c.do_stages))
 }
 
 impl Config {
-    /// Shared memory of a configuration: tiles, then row statistics, then barriers. P and dS lie where the register-resident part of V
-    /// was loaded.
+    /// Shared memory of a configuration: tiles, the staged dQ tile, row statistics, barriers. P and dS lie where the register-resident
+    /// part of V was loaded.
     fn smem_bytes(&self) -> i64 {
         let (q, kv) = (self.q_tile, self.kv_tile);
         let tail = (kv * self.d_v).max(kv * (self.d_v - self.v_reg_cols) + self.pds_stages * 2 * q * kv);
-        2 * (self.q_stages * q * self.d_qk + self.do_stages * q * self.d_v + kv * self.d_qk + tail) + self.q_stages * q * 8 + 128
+        let staged_dq = if self.dq_bulk { 4 * q * self.d_qk } else { 0 };
+        2 * (self.q_stages * q * self.d_qk + self.do_stages * q * self.d_v + kv * self.d_qk + tail)
+            + staged_dq
+            + self.q_stages * q * 8
+            + 128
     }
 
     fn with_stages(mut self, q_stages: i64, do_stages: i64) -> Config {
@@ -205,9 +237,11 @@ pub fn resolve(d_qk: i64, d_v: i64, knobs: &Knobs, smem_optin: u32, two_kernel: 
         k_reg_cols: 0,
         warps,
         dkv_split: false,
+        dq_bulk: false,
+        early_s: false,
         smem: 0,
     };
-    if let Some(c) = tuned(dq, dv, q_tile, kv_tile).filter(|c| c.smem <= limit) {
+    if let Some(c) = tuned(dq, dv, q_tile, kv_tile, two_kernel).filter(|c| c.smem <= limit) {
         return Ok(c);
     }
     let tries: &[(i64, i64)] = if two_kernel { &[(2, 2), (2, 1), (1, 1)] } else { &[(2, 1), (1, 1)] };
@@ -330,13 +364,20 @@ mod tests {
     #[test]
     fn tuned_entries_are_legal_and_used() {
         for (key, _) in TUNED {
-            let c = tuned(key.0, key.0, key.1, key.2).expect("a legal entry");
-            assert!(c.smem <= SM120_SMEM, "{c:?}");
-            assert_eq!((c.q_tile, c.kv_tile), default_tiles(key.0));
-            assert_eq!(at(key.0, key.0), c);
+            let c = tuned(key.0, key.0, key.1, key.2, false).expect("a legal entry");
             let chunk = if key.0 % 64 == 0 { 64 } else { 32 };
             assert!(c.v_reg_cols % chunk == 0 && c.k_reg_cols % 16 == 0 && c.k_reg_cols <= c.d_qk, "{c:?}");
+            let knobs = Knobs::new(&[(Knob::TileM, key.1), (Knob::TileN, key.2)]);
+            assert_eq!(resolve(key.0, key.0, &knobs, 232_448, false), Ok(c));
+            assert_eq!(c.smem <= SM120_SMEM, (key.1, key.2) == default_tiles(key.0), "{c:?}");
         }
+        for d in NATIVE {
+            let (m, n) = default_tiles(d);
+            assert_eq!(tuned(d, d, m, n, false), Some(at(d, d)), "every default is tuned");
+        }
+        let wide = Knobs::new(&[(Knob::TileM, 64), (Knob::TileN, 64)]);
+        let c = resolve(192, 128, &wide, 232_448, false).expect("a configuration");
+        assert!(!c.dkv_split, "unequal head dims cannot split");
         assert_eq!(at(192, 128).v_reg_cols, 128, "a smaller d_v keeps all of its columns in registers");
     }
 
@@ -359,9 +400,10 @@ mod tests {
                 prop_assert!(c.smem <= i64::from(smem) && c.d_qk >= d_qk && c.d_v >= d_v && c.d_qk >= c.d_v);
                 prop_assert!(c.d_qk == c.d_v || (c.d_qk % 64 == 0 && c.d_v % 64 == 0));
                 prop_assert!(ROW_ROUND % c.q_tile == 0);
-                prop_assert!(tiles_evenly(c.warps.sdp, c.q_tile, &[c.kv_tile]));
-                prop_assert!(tiles_evenly(c.warps.dkv, c.kv_tile, &[c.d_qk, c.d_v]));
-                prop_assert!(tiles_evenly(c.warps.dq, c.q_tile, &[c.d_qk]));
+                prop_assert!(tiles_evenly(8, c.warps.sdp, c.q_tile, &[c.kv_tile]));
+                let dkv = if c.dkv_split { 4 } else { 8 };
+                prop_assert!(tiles_evenly(dkv, c.warps.dkv, c.kv_tile, &[c.d_qk, c.d_v]));
+                prop_assert!(tiles_evenly(8, c.warps.dq, c.q_tile, &[c.d_qk]));
             }
         }
     }

@@ -170,7 +170,7 @@ impl Pair {
                 bias.place.read_part(bias.bytes, q.id.b, q.id.h, q.id.start + i, key.start, &mut bias_row[..n]);
             }
             for ((p, ds), bias) in p.iter_mut().zip(ds.iter_mut()).zip(&bias_row) {
-                *p = exp(*p * c.scale + bias - lse);
+                *p = exp::<S>(*p * c.scale + bias - lse);
                 *ds = *p * (*ds - delta);
             }
             let [lo, hi] = self.kept[i];

@@ -112,7 +112,7 @@ impl WithSimd for Job<'_> {
                     }
                 }
             }
-            softmax(scores, n, lanes, &mut state, o, dist, tile.rows);
+            softmax::<S>(scores, n, lanes, &mut state, o, dist, tile.rows);
             gemm(simd, [tile.rows, dist, n], (scores, lanes), (v, dist), (o, dist), true);
             if bad_v != 0 {
                 let raw = &mut scratch.raw[0];
@@ -143,7 +143,7 @@ impl WithSimd for Job<'_> {
 
 /// Turns scores into unnormalised probabilities against the new row maximum, and rescales what was accumulated before.
 #[inline(always)]
-fn softmax(scores: &mut [f32], n: usize, lanes: usize, state: &mut State, o: &mut [f32], dist: usize, rows: usize) {
+fn softmax<S: Simd>(scores: &mut [f32], n: usize, lanes: usize, state: &mut State, o: &mut [f32], dist: usize, rows: usize) {
     let mut alpha = [0.0; BQ];
     for at in (0..lanes).step_by(PAD) {
         let old: [f32; PAD] = state.max[at..at + PAD].try_into().expect("PAD lanes");
@@ -159,12 +159,12 @@ fn softmax(scores: &mut [f32], n: usize, lanes: usize, state: &mut State, o: &mu
         for row in scores.chunks_exact_mut(lanes).take(n) {
             let row: &mut [f32; PAD] = (&mut row[at..at + PAD]).try_into().expect("PAD lanes");
             for i in 0..PAD {
-                row[i] = exp(row[i] - base[i]);
+                row[i] = exp::<S>(row[i] - base[i]);
                 sum[i] += row[i];
             }
         }
         for i in 0..PAD {
-            alpha[at + i] = exp(old[i] - base[i]);
+            alpha[at + i] = exp::<S>(old[i] - base[i]);
             state.sum[at + i] = state.sum[at + i] * alpha[at + i] + sum[i];
         }
         state.max[at..at + PAD].copy_from_slice(&max);

@@ -264,6 +264,17 @@ mod tests {
     }
 
     #[test]
+    fn a_scalar_that_the_graph_carries_need_not_be_bound() {
+        let mut scale = operand(1, false, 4);
+        (scale.dtype, scale.by_value) = (DType::F32, true);
+        let check = |o: &Operand| code(host_operands(std::slice::from_ref(o), &BTreeSet::new(), &Bindings::new()));
+        assert_eq!(check(&scale), Some(ErrorCode::MissingBinding));
+        scale.value = Some(vec![0; 4]);
+        assert_eq!(check(&scale), None);
+        assert_eq!(code(device_operands(&[scale], &BTreeSet::new(), &Bindings::new())), None);
+    }
+
+    #[test]
     fn two_inputs_may_share_memory() {
         let ops = [operand(1, false, 64), operand(2, false, 64)];
         let mut set = Bindings::new();

@@ -170,16 +170,21 @@ impl Built {
         &self.inner.device
     }
 
-    /// The uid under which a tensor is bound. Handles are those of the graph that was built.
-    pub fn uid(&self, id: TensorId) -> Uid {
-        crate::exec::operand::uid_of(self.inner.frozen.tensor(id))
+    /// The uid under which a tensor is bound. Handles are those of the graph that was built; one of a larger graph is
+    /// [`ErrorCode::BadTensor`], others cannot be told apart.
+    pub fn uid(&self, id: TensorId) -> Result<Uid> {
+        let tensors = &self.inner.frozen.tensors;
+        tensors.get(id.0 as usize).map(crate::exec::operand::uid_of).ok_or_else(|| {
+            let expected = format!("a handle below {} of the graph that was built", tensors.len());
+            Error::new(ErrorCode::BadTensor, format!("handle {}", id.0), expected)
+        })
     }
 
     /// The uid of the tensor with this name; `None` when no tensor or several have it.
     pub fn uid_by_name(&self, name: &str) -> Option<Uid> {
         let mut hits = self.inner.frozen.tensors().filter(|(_, t)| t.name == name);
         match (hits.next(), hits.next()) {
-            (Some((id, _)), None) => Some(self.uid(id)),
+            (Some((_, t)), None) => Some(crate::exec::operand::uid_of(t)),
             (None, _) | (Some(_), Some(_)) => None,
         }
     }

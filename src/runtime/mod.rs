@@ -10,6 +10,7 @@
 //! ```
 #![allow(unsafe_code)]
 
+pub mod bare;
 pub mod bundle;
 pub mod chain;
 pub mod compile;
@@ -29,6 +30,7 @@ mod tensor_map;
 pub(crate) mod test_util;
 pub mod usage;
 
+pub use bare::Bare;
 pub use bundle::{compile_bundle, Bundle};
 pub use chain::check_launch;
 pub use compile::{compile_kernel, Budget, Cubin};

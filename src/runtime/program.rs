@@ -198,9 +198,27 @@ impl Program {
         self.chain.operands()
     }
 
+    /// Launches of one execution.
+    pub fn launches(&self) -> usize {
+        self.configs.len()
+    }
+
     /// The distinct kernels, in order of first use.
     pub fn cubins(&self) -> &[Arc<Cubin>] {
         &self.cubins
+    }
+
+    pub(crate) fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    pub(crate) fn driver(&self, stream: u64) -> Driver<'_> {
+        Driver { configs: &self.configs, stream: stream as sys::CUstream, label: &self.label }
+    }
+
+    /// Compiled sizes of a launch's parameters.
+    pub(crate) fn parameter_sizes(&self, index: usize) -> impl Iterator<Item = u32> + '_ {
+        self.cubins[self.configs[index].shape.kernel].info.params.iter().map(|p| p.size)
     }
 
     /// Queues the chain on `stream` (a `CUstream` as an address; 0 is the legacy default stream) and returns. Allocates nothing, never
@@ -221,18 +239,15 @@ impl Program {
     }
 }
 
-struct Driver<'a> {
+pub(crate) struct Driver<'a> {
     configs: &'a [Config],
     stream: sys::CUstream,
     label: &'a str,
 }
 
-impl Sink for Driver<'_> {
-    fn encode(&self, request: &MapRequest) -> Result<TensorMap> {
-        tensor_map::encode(request)
-    }
-
-    fn launch(&self, index: usize, params: &mut [*mut c_void]) -> Result<()> {
+impl Driver<'_> {
+    /// One launch, its status as the driver gives it.
+    pub(crate) fn raw_launch(&self, index: usize, params: &mut [*mut c_void]) -> sys::CUresult {
         let config = &self.configs[index];
         let Shape { grid, block, smem, .. } = config.shape;
         let launch = sys::CUlaunchConfig {
@@ -249,10 +264,19 @@ impl Sink for Driver<'_> {
         };
         // SAFETY: the function is loaded in the current context; as many parameters as it was compiled with, of the same sizes
         // (`check_launch`), point to live values; the attributes are only read.
-        let status = unsafe { sys::cuLaunchKernelEx(&launch, config.function, params.as_mut_ptr(), std::ptr::null_mut()) };
-        check("cuLaunchKernelEx", status).map_err(|e| {
+        unsafe { sys::cuLaunchKernelEx(&launch, config.function, params.as_mut_ptr(), std::ptr::null_mut()) }
+    }
+}
+
+impl Sink for Driver<'_> {
+    fn encode(&self, request: &MapRequest) -> Result<TensorMap> {
+        tensor_map::encode(request)
+    }
+
+    fn launch(&self, index: usize, params: &mut [*mut c_void]) -> Result<()> {
+        check("cuLaunchKernelEx", self.raw_launch(index, params)).map_err(|e| {
             let plan = if self.label.is_empty() { String::new() } else { format!("plan {}, ", self.label) };
-            e.at(format!("{plan}{}", config.place))
+            e.at(format!("{plan}{}", self.configs[index].place))
         })
     }
 }

@@ -13,9 +13,9 @@ pub type Tile<'a> = (&'a [f32], usize);
 /// `n` is a multiple of [`super::PAD`]; rows of `A` hold at least `m` rounded up to 8 values.
 #[inline(always)]
 pub fn gemm<S: Simd>(simd: S, [m, n, k]: [usize; 3], a: Tile<'_>, b: Tile<'_>, c: (&mut [f32], usize), add: bool) {
-    // 8x2 vectors fill 16 of 32 registers, 4x2 fill 8 of 16: both keep two multiply-add units busy.
+    // 4x4 vectors fill 16 of 32 registers, 4x2 fill 8 of 16: both keep two multiply-add units busy.
     if S::F32_LANES >= 16 {
-        blocked::<S, 8, 2>(simd, [m, n, k], a, b, c, add);
+        blocked::<S, 4, 4>(simd, [m, n, k], a, b, c, add);
     } else {
         blocked::<S, 4, 2>(simd, [m, n, k], a, b, c, add);
     }
@@ -32,19 +32,18 @@ fn blocked<S: Simd, const MR: usize, const NV: usize>(
 ) {
     let mut j = 0;
     while j < n {
-        let wide = n - j >= NV * S::F32_LANES;
-        let mut i = 0;
-        while i < m {
-            let rows = MR.min(m - i);
-            let part = (&mut c.0[i * c.1 + j..], c.1);
-            if wide {
-                micro::<S, MR, NV>(simd, rows, k, (&a.0[i..], a.1), (&b.0[j..], b.1), part, add);
-            } else {
-                micro::<S, MR, 1>(simd, rows, k, (&a.0[i..], a.1), (&b.0[j..], b.1), part, add);
+        let vectors = ((n - j) / S::F32_LANES).min(NV);
+        for i in (0..m).step_by(MR) {
+            let (a, b) = ((&a.0[i..], a.1), (&b.0[j..], b.1));
+            let (rows, part) = (MR.min(m - i), (&mut c.0[i * c.1 + j..], c.1));
+            match vectors {
+                4 => micro::<S, MR, 4>(simd, rows, k, a, b, part, add),
+                3 => micro::<S, MR, 3>(simd, rows, k, a, b, part, add),
+                2 => micro::<S, MR, 2>(simd, rows, k, a, b, part, add),
+                _ => micro::<S, MR, 1>(simd, rows, k, a, b, part, add),
             }
-            i += MR;
         }
-        j += if wide { NV } else { 1 } * S::F32_LANES;
+        j += vectors * S::F32_LANES;
     }
 }
 

@@ -40,6 +40,7 @@ impl Operand<'_> {
 }
 
 /// `out[c][r] = rows[r][c]` for `count` rows; rows up to `dist` are zero. `out` rows are `dist` apart, a multiple of [`PAD`].
+#[inline(always)]
 pub fn transpose(rows: &[f32], count: usize, cols: usize, dist: usize, out: &mut [f32]) {
     let from = padded(cols);
     for r in (0..dist).step_by(PAD) {

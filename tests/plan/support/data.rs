@@ -49,7 +49,7 @@ impl Data {
     /// Inputs from a seed; outputs and everything else poisoned with 0xFF (NaN in every float format).
     ///
     /// Names with a meaning: `seq_len_*` (tokens 9, 5, 9, 5, ..), `cu_seq_len_*` and `offset_*` (their running sum), `page_table_*`
-    /// (pages in descending order). Stats are near the log of the number of keys, so that P is of the usual size.
+    /// (pages in descending order), `ones`. Stats are near the log of the number of keys, so that P is of the usual size.
     pub fn new(exe: &Executable, seed: u64) -> Data {
         let mut rng = Rng(seed);
         let mut store = BTreeMap::new();
@@ -66,6 +66,7 @@ impl Data {
                         fill(view, o.dtype, &mut rng, |_, i| running(i))
                     }
                     n if n.starts_with("page_table") => fill(view, o.dtype, &mut rng, |_, i| (count - 1 - i) as f32),
+                    "ones" => fill(view, o.dtype, &mut rng, |_, _| 1.0),
                     n if n.starts_with("stats") => fill(view, o.dtype, &mut rng, |r, _| 2.8 + 0.1 * r.unit()),
                     _ => fill(view, o.dtype, &mut rng, |r, _| r.unit()),
                 }

@@ -1,0 +1,100 @@
+//! The cases of the peers' table, as graphs.
+
+use frostgraph::graph::{AttnScale, Graph, GraphOptions, Mask, SdpaBackward, Tensor, TensorId};
+use frostgraph::{DType, Result};
+use serde_json::{json, Value};
+
+/// One backward at full size, bf16, memory order B, S, H, D.
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    pub b: i64,
+    pub h_q: i64,
+    pub h_kv: i64,
+    pub s: i64,
+    pub d_qk: i64,
+    pub d_v: i64,
+    pub causal: bool,
+    /// Keys a query keeps, its own included.
+    pub window: Option<i64>,
+}
+
+const fn case(b: i64, h_q: i64, h_kv: i64, s: i64, (d_qk, d_v): (i64, i64), causal: bool) -> Case {
+    Case { b, h_q, h_kv, s, d_qk, d_v, causal, window: None }
+}
+
+/// In the table's order.
+pub const ALL: &[Case] = &[
+    case(1, 64, 8, 4096, (128, 128), true),
+    case(1, 64, 8, 8192, (128, 128), true),
+    case(1, 64, 8, 16384, (128, 128), true),
+    case(1, 64, 8, 4096, (128, 128), false),
+    case(1, 64, 8, 8192, (128, 128), false),
+    case(1, 64, 8, 16384, (128, 128), false),
+    case(4, 16, 16, 4096, (128, 128), true),
+    case(4, 32, 32, 4096, (64, 64), true),
+    case(2, 32, 32, 8192, (64, 64), false),
+    case(1, 128, 128, 4096, (192, 128), true),
+    case(1, 128, 128, 8192, (192, 128), true),
+    case(1, 16, 16, 8192, (256, 256), true),
+    case(1, 16, 16, 8192, (256, 256), false),
+    Case { window: Some(1024), ..case(2, 64, 8, 8192, (64, 64), true) },
+];
+
+impl Case {
+    pub fn name(&self) -> String {
+        let mask = match (self.causal, self.window) {
+            (_, Some(w)) => format!("causal window {w}"),
+            (true, None) => "causal".into(),
+            (false, None) => "full".into(),
+        };
+        format!("B{} H{}/{} S{} d{}/{} {mask}", self.b, self.h_q, self.h_kv, self.s, self.d_qk, self.d_v)
+    }
+
+    pub fn json(&self) -> Value {
+        json!({
+            "name": self.name(), "b": self.b, "h_q": self.h_q, "h_kv": self.h_kv, "s": self.s, "d_qk": self.d_qk, "d_v": self.d_v,
+            "causal": self.causal, "window": self.window,
+        })
+    }
+
+    /// Multiply-adds times two of the five products: half of them under a causal mask, the exact band under a window.
+    pub fn flops(&self) -> f64 {
+        let s = self.s as f64;
+        let share = match (self.causal, self.window) {
+            (_, Some(w)) => 1.0 - (1.0 - w as f64 / s).powi(2),
+            (true, None) => 0.5,
+            (false, None) => 1.0,
+        };
+        2.0 * (self.b * self.h_q) as f64 * s * s * (3 * self.d_qk + 2 * self.d_v) as f64 * share
+    }
+
+    pub fn graph(&self, deterministic: bool) -> Result<Graph> {
+        let mut g = Graph::new(GraphOptions { io: DType::BF16, ..GraphOptions::default() });
+        let operand = |g: &mut Graph, name: &str, h: i64, d: i64| -> TensorId {
+            g.tensor(Tensor::new(name, [self.b, h, self.s, d]).strides([self.s * h * d, d, h * d, 1]))
+        };
+        let q = operand(&mut g, "Q", self.h_q, self.d_qk);
+        let k = operand(&mut g, "K", self.h_kv, self.d_qk);
+        let v = operand(&mut g, "V", self.h_kv, self.d_v);
+        let o = operand(&mut g, "O", self.h_q, self.d_v);
+        let d_o = operand(&mut g, "dO", self.h_q, self.d_v);
+        let stats = g.tensor(Tensor::new("Stats", [self.b, self.h_q, self.s, 1]).dtype(DType::F32));
+        let mut mask = if self.causal { Mask::causal() } else { Mask::none() };
+        if let Some(w) = self.window {
+            mask = mask.window(w);
+        }
+        let attn_scale = Some(AttnScale::Value((self.d_qk as f32).sqrt().recip()));
+        let grads =
+            g.sdpa_backward(q, k, v, o, d_o, stats, SdpaBackward { mask, attn_scale, deterministic, ..Default::default() })?;
+        for id in [grads.dq, grads.dk, grads.dv] {
+            g.output(id)?;
+        }
+        Ok(g)
+    }
+
+    /// Keys that query row `i` keeps.
+    pub fn kept(&self, i: i64) -> i64 {
+        let all = if self.causal { i + 1 } else { self.s };
+        self.window.map_or(all, |w| all.min(w))
+    }
+}
