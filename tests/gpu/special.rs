@@ -5,15 +5,16 @@ use crate::cases::{Case, Lens, MaskKind};
 use crate::problem::prepare;
 use crate::rng::Rng;
 use crate::run::{ready, Gpu, Ready};
-use frostgraph::engines::launch::{Arg, KernelSpec, Launch, LaunchPlan, Step};
+use frostgraph::engines::launch::{Arg, Base, KernelSpec, Launch, LaunchPlan, Step, TensorMapSpec};
 use frostgraph::exec::{Bindings, Stream, Workspace};
-use frostgraph::runtime::{CudaDevice, CudaStream, DeviceRange, Program};
+use frostgraph::runtime::{CudaDevice, CudaStream, DeviceBuffer, DeviceRange, Program};
 use frostgraph::{DType, Error, ErrorCode, Result};
 
 pub type Special = (&'static str, fn(&Gpu, u64) -> Result<()>);
 
 /// By name; each runs in a process of its own.
 pub const ALL: &[Special] = &[
+    ("a kernel reads the parameters that the host passes", parameters),
     ("determinism: 50 runs, idle and beside a busy stream", determinism),
     ("capture, replay with other inputs and newly dead rows", capture),
     ("the first execution of a process is inside a capture (report 136)", first_in_capture),
@@ -62,6 +63,30 @@ fn spin(device: &CudaDevice, blocks: u32, ms: i64) -> Result<Program> {
 
 fn launch(program: &Program, stream: &CudaStream) -> Result<()> {
     program.execute(stream.raw(), &|_| None, DeviceRange::default())
+}
+
+fn parameters(gpu: &Gpu, _: u64) -> Result<()> {
+    let map = TensorMapSpec {
+        base: Base::Tensor(2),
+        dtype: DType::BF16,
+        dim: vec![Some(64), None, Some(2), Some(1)],
+        stride_bytes: vec![256, 128, 1024],
+        tile: vec![64, 32, 1, 1],
+        swizzle: 128,
+    };
+    let args = vec![Arg::Map(map), Arg::Ptr(Base::Tensor(1)), Arg::I32(-3), Arg::I64(-5_000_000_000), Arg::F32(0.5), Arg::Null];
+    let program = Program::compile(&gpu.device, &[&test_plan("fg_test_store", 1, 0, args)])?;
+    let (out, tensor) = (DeviceBuffer::new(&gpu.device, 160)?, DeviceBuffer::new(&gpu.device, 25_600)?);
+    let operand = |uid| Some(if uid == 1 { out.range() } else { tensor.range() });
+    program.execute(gpu.stream.raw(), &operand, DeviceRange::default())?;
+    gpu.stream.synchronize()?;
+    let words: Vec<u64> =
+        out.to_vec()?.chunks_exact(8).map(|b| u64::from_ne_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]])).collect();
+    let expected = [-3i64 as u64, -5_000_000_000i64 as u64, u64::from(0.5f32.to_bits()), 0];
+    if words[16..] != expected || words[..16].iter().all(|&w| w == 0) {
+        return Err(failed(format!("{words:x?}"), format!("a tensor map and {expected:x?}")));
+    }
+    Ok(())
 }
 
 /// More blocks than fit, so that they are scheduled in waves.
