@@ -1,12 +1,14 @@
-//! Random graphs: freezing and analysing never panic, and what freezes keeps its promises.
+//! Random graphs: freezing, analysing, planning and running never panic, and what freezes keeps its promises.
 
 use frostgraph::analyze::analyze;
 use frostgraph::engines::Facts;
+use frostgraph::exec::{Bindings, HostWorkspace, Stream};
 use frostgraph::graph::{
     Alignment, AttnScale, Compat, Dropout, FrozenGraph, Graph, GraphOptions, InPort, Mask, Node, Op, OutPort, Sdpa, SdpaBackward,
     Tensor, TensorId,
 };
-use frostgraph::DType;
+use frostgraph::plan::BuildOptions;
+use frostgraph::{DType, Device, ErrorCode};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -271,6 +273,69 @@ proptest! {
             Err(e) => prop_assert!(!e.given.is_empty() && !e.expected.is_empty(), "{}", e),
         }
     }
+}
+
+/// Plans, lowers, replays and runs a random graph. Data of zeros are valid for every graph (lengths, offsets and pages of 0), so an
+/// engine that accepted the graph must run them (field report 120); bytes of 0x7F contradict it (lengths of 2^31), which is an error.
+/// Returns how many runs there were.
+fn plan_and_run(g: &Graph) -> usize {
+    let mut runs = 0;
+    let mut g = g.clone();
+    let outputs: Vec<TensorId> = g.nodes().iter().flat_map(|n| n.outputs.values().copied()).collect();
+    for id in outputs {
+        g.output(id).unwrap();
+    }
+    for name in ["cpu", "sm_90", "sm_120"] {
+        let device = if name == "cpu" { Device::cpu() } else { Device::describe(name).unwrap() };
+        let options = BuildOptions { allow_empty: true, ..BuildOptions::all_engines() };
+        let Ok(built) = g.build_with(&device, &options) else { return 0 };
+        for plan in built.plans() {
+            match plan.lower() {
+                Ok(_) => assert_eq!(built.replay(&plan.records()).unwrap().to_string(), plan.to_string()),
+                Err(e) => {
+                    assert_eq!(e.code, ErrorCode::Declined, "{e}");
+                    continue;
+                }
+            }
+            let exe = plan.compile().unwrap();
+            let total: u64 = exe.operands().iter().map(|o| o.declared_bytes).fold(exe.workspace_bytes(), u64::saturating_add);
+            if name != "cpu" || total > 1 << 22 {
+                continue;
+            }
+            for fill in [0u8, 0x7F] {
+                let length = |o: &frostgraph::exec::Operand| (o.declared_bytes as usize).div_ceil(16);
+                let mut store: Vec<Vec<u128>> =
+                    exe.operands().iter().map(|o| vec![u128::from_ne_bytes([fill; 16]); length(o)]).collect();
+                let mut bindings = Bindings::new();
+                for (o, words) in exe.operands().iter().zip(&mut store) {
+                    bindings.write(o.uid, words);
+                }
+                let mut w = HostWorkspace::new(exe.workspace_bytes()).unwrap();
+                match exe.execute(&Stream::cpu(), &mut bindings, &mut w.workspace()) {
+                    Ok(()) => runs += 1,
+                    Err(e) => assert!(fill != 0 && e.code == ErrorCode::BadData, "{plan} with {fill:#x}: {e}"),
+                }
+            }
+        }
+    }
+    runs
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn planning_and_running_random_graphs_never_panics_120(plan in plan()) {
+        plan_and_run(&build(&plan));
+    }
+}
+
+#[test]
+fn the_generator_reaches_graphs_that_run() {
+    use proptest::strategy::ValueTree;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let runs: usize = (0..400).map(|_| plan_and_run(&build(&plan().new_tree(&mut runner).unwrap().current()))).sum();
+    assert!(runs > 20, "{runs} runs");
 }
 
 /// The generator must reach both answers, or the property says little.

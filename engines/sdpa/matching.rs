@@ -11,7 +11,7 @@ use crate::{Arch, Caps, DType, Decline, DeclineCode as Code, Facts, Feature, Kno
 /// First reason why `row` cannot serve `facts` with these knobs on this device.
 ///
 /// Order: malformed graph, direction, architecture, knobs, element types, head dims, layout and 16-byte rule, features in [`Feature`]
-/// order, lengths and packed declarations, Stats, bias, sink, index limits, then the row's own `extra` rules (which end with resources).
+/// order, lengths and packed declarations, Stats, bias, sink, scale tensor, index limits, then the row's own `extra` rules (which end with resources).
 pub fn mismatch(direction: Direction, row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option<Decline> {
     let Facts::Sdpa(f) = facts;
     let Caps::Sdpa(caps) = &row.caps;
@@ -27,6 +27,7 @@ pub fn mismatch(direction: Direction, row: &Row, facts: &Facts, knobs: &Knobs, t
         .or_else(|| stats(row, caps, f))
         .or_else(|| bias(row, f))
         .or_else(|| sink(row, f))
+        .or_else(|| scale(row, f))
         .or_else(|| spans(row, f))
         .or_else(|| (row.extra)(row, facts, knobs, target))
 }
@@ -176,6 +177,28 @@ fn features(row: &Row, caps: &SdpaCaps, f: &SdpaFacts) -> Option<Decline> {
     ))
 }
 
+/// First operand besides those of the matrix products that is declared ragged where nothing is packed that way.
+fn foreign_offsets(f: &SdpaFacts) -> Option<&'static str> {
+    let p = &f.ports;
+    let never = [
+        ("bias", &p.bias),
+        ("dBias", &p.dbias),
+        ("sink", &p.sink),
+        ("dSink", &p.dsink),
+        ("seq_len_q", &p.seq_len_q),
+        ("seq_len_kv", &p.seq_len_kv),
+        ("cu_seq_len_q", &p.cu_seq_len_q),
+        ("cu_seq_len_kv", &p.cu_seq_len_kv),
+        ("page_table_k", &p.page_table_k),
+        ("page_table_v", &p.page_table_v),
+        ("attn_scale", &p.attn_scale),
+    ];
+    let packed_only = [("Stats", &p.stats), ("score max", &p.score_max), ("score sum-exp", &p.score_sum_exp)];
+    let dense = !f.features.has(Feature::Thd);
+    let all = never.into_iter().chain(packed_only.into_iter().filter(|_| dense));
+    all.into_iter().find(|(_, port)| port.as_ref().is_some_and(|p| p.ragged.is_some())).map(|(label, _)| label)
+}
+
 fn lengths(row: &Row, caps: &SdpaCaps, f: &SdpaFacts) -> Option<Decline> {
     for (side, a, b) in
         [("query", &f.ports.seq_len_q, &f.ports.cu_seq_len_q), ("key", &f.ports.seq_len_kv, &f.ports.cu_seq_len_kv)]
@@ -184,6 +207,10 @@ fn lengths(row: &Row, caps: &SdpaCaps, f: &SdpaFacts) -> Option<Decline> {
             let reason = format!("the {side} side has lengths and cumulative lengths; this row serves one form a side");
             return Some(row.decline(Code::Lengths, format!("{side}_lengths=both"), reason));
         }
+    }
+    if let Some(label) = foreign_offsets(f) {
+        let reason = format!("{label} has ragged offsets; this row serves it dense here");
+        return Some(row.decline(Code::Lengths, format!("{label}.ragged=true"), reason));
     }
     if !f.features.has(Feature::Thd) {
         let ragged = f.ports.operands(f.direction).find(|(_, p, _)| p.ragged.is_some());
@@ -229,24 +256,34 @@ fn lengths(row: &Row, caps: &SdpaCaps, f: &SdpaFacts) -> Option<Decline> {
     None
 }
 
+/// Stats, and the row maximum and sum next to them: one f32 a query row, laid out by the same rules.
 fn stats(row: &Row, caps: &SdpaCaps, f: &SdpaFacts) -> Option<Decline> {
     let used = f.direction == Direction::Backward || f.wants_stats;
-    let p = f.ports.stats.as_ref().filter(|_| used)?;
+    let ports = &f.ports;
+    let all = [
+        ("Stats", ports.stats.as_ref().filter(|_| used)),
+        ("score max", ports.score_max.as_ref()),
+        ("score sum-exp", ports.score_sum_exp.as_ref()),
+    ];
+    all.into_iter().find_map(|(label, p)| row_values(row, caps, f, label, p?))
+}
+
+fn row_values(row: &Row, caps: &SdpaCaps, f: &SdpaFacts, label: &str, p: &Port) -> Option<Decline> {
     if p.dtype != DType::F32 {
         return Some(row.decline(
             Code::Stats,
-            format!("Stats.dtype={}", p.dtype),
-            format!("Stats is {}; this row serves f32", p.dtype),
+            format!("{label}.dtype={}", p.dtype),
+            format!("{label} is {}; this row serves f32", p.dtype),
         ));
     }
     let want = [f.b, f.h_q, f.s_q, 1];
     if p.dim != want {
-        let reason = format!("Stats has extents {:?}; this row serves {want:?}", p.dim);
-        return Some(row.decline(Code::Stats, format!("Stats.dim={:?}", p.dim), reason));
+        let reason = format!("{label} has extents {:?}; this row serves {want:?}", p.dim);
+        return Some(row.decline(Code::Stats, format!("{label}.dim={:?}", p.dim), reason));
     }
     let strides = |serves: &str| {
-        let reason = format!("Stats has strides {:?} over {:?}; this row serves {serves}", p.stride, p.dim);
-        Some(row.decline(Code::Stats, format!("Stats.stride={:?}", p.stride), reason))
+        let reason = format!("{label} has strides {:?} over {:?}; this row serves {serves}", p.stride, p.dim);
+        Some(row.decline(Code::Stats, format!("{label}.stride={:?}", p.stride), reason))
     };
     if !f.features.has(Feature::Thd) {
         // Broadcast Stats would be one row's sum for many; as an output it would be a race.
@@ -304,6 +341,18 @@ fn bias(row: &Row, f: &SdpaFacts) -> Option<Decline> {
     (!distinct_ok(d)).then(|| {
         let reason = format!("dBias has strides {:?} over {:?}; this row serves strides of distinct elements", d.stride, d.dim);
         row.decline(Code::Bias, format!("dBias.stride={:?}", d.stride), reason)
+    })
+}
+
+fn scale(row: &Row, f: &SdpaFacts) -> Option<Decline> {
+    let p = f.ports.attn_scale.as_ref()?;
+    if !matches!(p.dtype, DType::F32 | DType::F16 | DType::BF16) {
+        let reason = format!("the attn_scale tensor is {}; this row serves f32, f16 and bf16", p.dtype);
+        return Some(row.decline(Code::DType, format!("attn_scale.dtype={}", p.dtype), reason));
+    }
+    (p.dim != [1; 4]).then(|| {
+        let reason = format!("the attn_scale tensor has extents {:?}; this row serves one element", p.dim);
+        row.decline(Code::Geometry, format!("attn_scale.dim={:?}", p.dim), reason)
     })
 }
 
