@@ -34,12 +34,17 @@ pub mod json;
 pub mod plan;
 #[cfg(feature = "cuda")]
 pub mod runtime;
+pub mod sample;
 pub mod standalone;
+pub mod tensor_file;
 
 pub use device::Device;
 pub use error::{Error, ErrorCode, Result};
+pub use exec::{Bindings, Executable, HostWorkspace, Stream, Workspace};
 pub use frostgraph_engines as engines;
 pub use frostgraph_engines::DType;
+pub use graph::{Graph, GraphOptions, Mask, Sdpa, SdpaBackward, Tensor, TensorId};
+pub use plan::{BuildOptions, Built, Plan, PlanRecord};
 
 /// Everything that building and running a graph takes.
 pub mod prelude {

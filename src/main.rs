@@ -1,2 +1,8 @@
-//! x
-fn main() {}
+//! The command line; see `frostgraph --help`.
+#![deny(unsafe_code)]
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

@@ -1,0 +1,157 @@
+//! Verbs, their common options, and the way from a result to what is printed and to the exit status.
+
+mod bench;
+mod bundle;
+mod choose;
+mod explain;
+mod flops;
+mod load;
+mod matrix;
+mod plans;
+mod progress;
+mod report;
+mod run;
+mod runner;
+mod schema;
+mod text;
+mod tune;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use report::{Exit, Report};
+use std::process::ExitCode;
+
+const ABOUT: &str =
+    "Graph compiler for fused attention: a graph becomes ranked plans, a plan becomes launches, launches become results.";
+
+/// frostgraph: from an operation graph to ranked plans to results.
+#[derive(Debug, Parser)]
+#[command(name = "frostgraph", version, about = ABOUT, after_help = report::EXIT_HELP, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+    /// What is printed on standard output.
+    #[arg(long, global = true, value_enum, default_value_t = Format::Human)]
+    format: Format,
+    /// Columns of human output; the terminal's, or 100, when not given.
+    #[arg(long, global = true, value_parser = clap::value_parser!(u16).range(40..))]
+    width: Option<u16>,
+    /// Worker threads of the CPU engines; all cores when not given. Results do not depend on it.
+    #[arg(long, global = true, value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Human,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Ranked plans of a graph, and why the other engines do not serve it.
+    Plans(plans::Args),
+    /// Facts, rows, ranked plans, declines, and the launch plan with its workspace and kernels.
+    Explain(explain::Args),
+    /// Run a graph on given or seeded inputs; compare with the f64 oracle on request.
+    Run(run::Args),
+    /// Time plans.
+    Bench(bench::Args),
+    /// Time every plan and print the record of the fastest one.
+    Tune(tune::Args),
+    /// The support matrix of all engines.
+    Matrix(matrix::Args),
+    /// Compile the kernels of a plan ahead of time; needs NVRTC, no GPU.
+    Compile(bundle::CompileArgs),
+    /// List, verify or clear the cache of compiled kernels.
+    Cache(bundle::CacheArgs),
+    /// The JSON Schema of graph files.
+    Schema(schema::Args),
+}
+
+/// What every verb needs to print for people.
+#[derive(Debug, Clone, Copy)]
+struct Style {
+    width: usize,
+}
+
+/// Parses, runs, prints; the only place that decides the exit status.
+pub fn main() -> ExitCode {
+    init_log();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            let exit = if e.use_stderr() { Exit::Usage } else { Exit::Success };
+            // A closed pipe on the help text is no fault.
+            let _ = e.print();
+            return exit.into();
+        }
+    };
+    if let Some(n) = cli.threads {
+        // Fails only when a pool exists already, which cannot be before the first verb runs.
+        let _ = rayon::ThreadPoolBuilder::new().num_threads(n.into()).build_global();
+    }
+    let style = Style { width: cli.width.map_or_else(terminal_width, usize::from) };
+    let result = match &cli.verb {
+        Verb::Plans(a) => plans::run(a, style),
+        Verb::Explain(a) => explain::run(a, style),
+        Verb::Run(a) => run::run(a, style),
+        Verb::Bench(a) => bench::run(a),
+        Verb::Tune(a) => tune::run(a),
+        Verb::Matrix(a) => matrix::run(a),
+        Verb::Compile(a) => bundle::compile(a),
+        Verb::Cache(a) => bundle::cache(a),
+        Verb::Schema(_) => schema::run(),
+    };
+    match result {
+        Ok(report) => print(&report, cli.format),
+        Err(e) => {
+            let exit = Exit::of(&e);
+            match cli.format {
+                Format::Human => eprintln!("error: {e}"),
+                Format::Json => eprintln!("{}", report::error_json(&e, exit)),
+            }
+            exit.into()
+        }
+    }
+}
+
+fn print(report: &Report, format: Format) -> ExitCode {
+    use std::io::Write;
+    for line in &report.notes {
+        eprintln!("{line}");
+    }
+    let text = match format {
+        Format::Human => report.human.clone(),
+        Format::Json => format!("{:#}\n", report.json),
+    };
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Ok(()) => report.exit.into(),
+        // The reader has seen enough (`frostgraph plans g.json | head`).
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => report.exit.into(),
+        Err(e) => {
+            eprintln!("error: standard output: {e}");
+            Exit::Io.into()
+        }
+    }
+}
+
+/// `FROSTGRAPH_LOG` takes the filter syntax of `tracing` (`debug`, `frostgraph::plan=trace`); warnings only when unset.
+fn init_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("FROSTGRAPH_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+fn terminal_width() -> usize {
+    let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse::<usize>().ok());
+    columns.unwrap_or(100).clamp(40, 240)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn arguments_are_consistent() {
+        use clap::CommandFactory;
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,148 @@
+//! What the f64 oracle says every output is, and how far results are from it.
+
+use super::{data_error, size, HostTensor, HostTensors};
+use crate::analyze::analyze;
+use crate::graph::{FrozenGraph, OutPort};
+use crate::Result;
+use frostgraph_engines::sdpa::access::Rows;
+use frostgraph_engines::sdpa::dense::{relative_error, write_dense};
+use frostgraph_engines::sdpa::{oracle, Direction};
+use frostgraph_engines::{DType, Facts, Feature, Port, SdpaFacts, Uid};
+
+/// The oracle's values of one output.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expectation {
+    /// Tensor.
+    pub uid: Uid,
+    /// Label of the tensor; may be empty.
+    pub name: String,
+    /// Port of the node that writes it.
+    pub port: OutPort,
+    facts: SdpaFacts,
+    operand: Port,
+    rows: Rows,
+    dense: Vec<f64>,
+}
+
+/// How far one output is from the oracle.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Comparison {
+    /// Tensor.
+    pub uid: Uid,
+    /// Label of the tensor; may be empty.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Relative Frobenius error; infinite when a NaN or a wrong infinity is found.
+    pub error: f64,
+    /// Largest error that passes.
+    pub tolerance: f64,
+}
+
+impl Comparison {
+    /// Whether the error is within the tolerance.
+    pub fn passed(&self) -> bool {
+        self.error <= self.tolerance
+    }
+}
+
+/// Largest relative Frobenius error that passes, by the element type of the output: one rounding of the result leaves 2^-9 of it in
+/// bf16 and 2^-12 in f16, and f32 accumulates.
+pub const fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::BF16 => 1e-2,
+        DType::F16 => 2e-3,
+        DType::F32
+        | DType::F64
+        | DType::I8
+        | DType::I32
+        | DType::I8x4
+        | DType::U8
+        | DType::U8x4
+        | DType::I8x32
+        | DType::I64
+        | DType::Bool
+        | DType::ByteBool
+        | DType::F8E4M3
+        | DType::F8E5M2
+        | DType::FastF8
+        | DType::F8E8M0
+        | DType::F8E5M3
+        | DType::F4E2M1
+        | DType::I4
+        | DType::C64
+        | DType::C128 => 1e-5,
+    }
+}
+
+/// Evaluates the graph in f64 on the inputs as they are stored. A tensor between nodes is rounded to its element type, as it is in a run.
+///
+/// Quadratic in the sequence length and unblocked: meant for checks, not for use. FG4006 when the data contradict the graph.
+pub fn expected(graph: &FrozenGraph, inputs: &HostTensors) -> Result<Vec<Expectation>> {
+    let mut store = inputs.clone();
+    let mut all = Vec::new();
+    for &n in graph.order() {
+        let Facts::Sdpa(facts) = analyze(graph, n);
+        for e in of_node(graph, n, *facts, &store)? {
+            let id = graph.nodes()[n].outputs[&e.port];
+            let mut buffer = HostTensor::zeroed(size::tensor_bytes(graph, id, &store.view())?)?;
+            write_dense(&e.facts, &e.operand, e.rows, &store.view(), &e.dense, buffer.bytes_mut()).map_err(data_error)?;
+            store.0.insert(e.uid, buffer);
+            all.push(e);
+        }
+    }
+    Ok(all)
+}
+
+fn of_node(graph: &FrozenGraph, n: usize, facts: SdpaFacts, store: &HostTensors) -> Result<Vec<Expectation>> {
+    let p = &facts.ports;
+    let found: Vec<(OutPort, &Option<Port>, Rows, Vec<f64>)> = match facts.direction {
+        Direction::Forward => {
+            let f = oracle::forward(&facts, &store.view()).map_err(data_error)?;
+            let stats = if facts.features.has(Feature::StatsLog2) { f.stats_log2() } else { f.stats };
+            vec![
+                (OutPort::O, &p.o, Rows::Query, f.o),
+                (OutPort::Stats, &p.stats, Rows::Query, stats),
+                (OutPort::Max, &p.score_max, Rows::Query, f.score_max),
+                (OutPort::SumExp, &p.score_sum_exp, Rows::Query, f.score_sum_exp),
+            ]
+        }
+        Direction::Backward => {
+            let f = oracle::backward(&facts, &store.view()).map_err(data_error)?;
+            vec![
+                (OutPort::DQ, &p.dq, Rows::Query, f.dq),
+                (OutPort::DK, &p.dk, Rows::Key, f.dk),
+                (OutPort::DV, &p.dv, Rows::Key, f.dv),
+                (OutPort::DBias, &p.dbias, Rows::Declared, f.dbias),
+                (OutPort::DSink, &p.dsink, Rows::Declared, f.dsink),
+            ]
+        }
+    };
+    let outputs = &graph.nodes()[n].outputs;
+    Ok(found
+        .into_iter()
+        .filter(|(port, _, _, _)| outputs.contains_key(port))
+        .filter_map(|(port, operand, rows, dense)| Some((port, operand.clone()?, rows, dense)))
+        .map(|(port, operand, rows, dense)| Expectation {
+            uid: operand.uid,
+            name: operand.name.clone(),
+            port,
+            facts: facts.clone(),
+            operand,
+            rows,
+            dense,
+        })
+        .collect())
+}
+
+/// Compares results with the oracle, in the order of `expected`; tensors that `results` lacks (virtual ones) are left out.
+pub fn check(expected: &[Expectation], inputs: &HostTensors, results: &HostTensors) -> Result<Vec<Comparison>> {
+    let mut out = Vec::new();
+    for e in expected {
+        let Some(bytes) = results.bytes(e.uid) else { continue };
+        let dtype = e.operand.dtype;
+        let error = relative_error(&e.facts, &e.operand, e.rows, &inputs.view(), bytes, &e.dense).map_err(data_error)?;
+        out.push(Comparison { uid: e.uid, name: e.name.clone(), dtype, error, tolerance: tolerance(dtype) });
+    }
+    Ok(out)
+}

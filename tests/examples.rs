@@ -1,0 +1,141 @@
+//! The example graphs are what the builder makes of these functions; the quickstart runs and is the README's first block.
+
+use frostgraph::graph::{Alignment, AttnScale};
+use frostgraph::graph::{Graph, GraphOptions, Mask, Sdpa, SdpaBackward, Tensor, TensorId};
+use frostgraph::{DType, Device, Result};
+use std::path::PathBuf;
+
+#[path = "../examples/quickstart.rs"]
+mod quickstart;
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Batch, sequence, head, dim in memory: what training frameworks hand over.
+fn bshd(g: &mut Graph, name: &str, [b, h, s, d]: [i64; 4]) -> TensorId {
+    g.tensor(Tensor::new(name, [b, h, s, d]).strides([s * h * d, d, h * d, 1]))
+}
+
+fn options(name: &str, io: DType) -> GraphOptions {
+    GraphOptions { name: name.into(), io, ..GraphOptions::default() }
+}
+
+fn scale(d: i64) -> Option<AttnScale> {
+    Some(AttnScale::Value(1.0 / (d as f32).sqrt()))
+}
+
+fn forward() -> Result<Graph> {
+    let mut g = Graph::new(options("causal forward", DType::BF16));
+    let q = bshd(&mut g, "Q", [2, 8, 256, 64]);
+    let [k, v] = ["K", "V"].map(|n| bshd(&mut g, n, [2, 2, 256, 64]));
+    let sdpa =
+        Sdpa { name: "attn".into(), mask: Mask::causal(), attn_scale: scale(64), generate_stats: Some(true), ..Sdpa::default() };
+    let out = g.sdpa(q, k, v, sdpa)?;
+    g.output(out.o)?;
+    g.output(out.stats.expect("requested"))?;
+    Ok(g)
+}
+
+fn backward() -> Result<Graph> {
+    let mut g = Graph::new(options("deterministic causal backward, 4 query heads a key head", DType::BF16));
+    let q = bshd(&mut g, "Q", [2, 8, 256, 64]);
+    let [k, v] = ["K", "V"].map(|n| bshd(&mut g, n, [2, 2, 256, 64]));
+    let [o, d_o] = ["O", "dO"].map(|n| bshd(&mut g, n, [2, 8, 256, 64]));
+    let stats = g.tensor(Tensor::new("Stats", [2, 8, 256, 1]).dtype(DType::F32));
+    let sdpa = SdpaBackward {
+        name: "attn_backward".into(),
+        mask: Mask::causal(),
+        attn_scale: scale(64),
+        deterministic: true,
+        ..SdpaBackward::default()
+    };
+    let grads = g.sdpa_backward(q, k, v, o, d_o, stats, sdpa)?;
+    for id in [grads.dq, grads.dk, grads.dv] {
+        g.output(id)?;
+    }
+    Ok(g)
+}
+
+/// Packed batches of up to 160 tokens: Q, K, V and O are (tokens, heads, dim), Stats (tokens, heads).
+fn thd() -> Result<Graph> {
+    let (b, h, h_kv, s, d) = (3, 4, 2, 160, 64);
+    let mut g = Graph::new(options("packed forward with bottom-right causal mask", DType::F16));
+    let ints = |n: &str, count: i64| Tensor::new(n, [count, 1, 1, 1]).dtype(DType::I32);
+    let [len_q, len_kv] = ["seq_len_q", "seq_len_kv"].map(|n| ints(n, b)).map(|t| g.tensor(t));
+    let [off_q, off_kv] = ["offset_q", "offset_kv"].map(|n| ints(n, b + 1)).map(|t| g.tensor(t));
+    let q = bshd(&mut g, "Q", [b, h, s, d]);
+    let [k, v] = ["K", "V"].map(|n| bshd(&mut g, n, [b, h_kv, s, d]));
+    g.ragged(q, off_q, h * d)?;
+    g.ragged(k, off_kv, h_kv * d)?;
+    g.ragged(v, off_kv, h_kv * d)?;
+    let mask = Mask { right_bound: Some(0), alignment: Alignment::BottomRight, ..Mask::none().padded() };
+    let sdpa = Sdpa {
+        name: "attn".into(),
+        mask,
+        attn_scale: scale(d),
+        generate_stats: Some(true),
+        seq_len_q: Some(len_q),
+        seq_len_kv: Some(len_kv),
+        ..Sdpa::default()
+    };
+    let out = g.sdpa(q, k, v, sdpa)?;
+    let stats = out.stats.expect("requested");
+    for (id, multiplier) in [(out.o, h * d), (stats, h)] {
+        g.output(id)?;
+        g.ragged(id, off_q, multiplier)?;
+    }
+    let t = g.get_mut(stats)?;
+    (t.dim, t.stride) = (vec![b, h, s, 1], vec![s * h, 1, h, 1]);
+    Ok(g)
+}
+
+/// Multi-head latent attention after up-projection: keys of 128 + 64 rotary columns, values of 128.
+fn mla() -> Result<Graph> {
+    let mut g = Graph::new(options("causal forward with head dims 192 and 128", DType::BF16));
+    let [q, k] = ["Q", "K"].map(|n| bshd(&mut g, n, [1, 4, 192, 192]));
+    let v = bshd(&mut g, "V", [1, 4, 192, 128]);
+    let sdpa = Sdpa { name: "attn".into(), mask: Mask::causal(), attn_scale: scale(192), ..Sdpa::default() };
+    let out = g.sdpa(q, k, v, sdpa)?;
+    g.output(out.o)?;
+    Ok(g)
+}
+
+/// Rewrites a stale file and fails once; with CI set it only fails. Files hold the frozen graph, so nothing is left to guess.
+#[test]
+fn example_graphs_are_current() {
+    let mut stale = Vec::new();
+    for (name, graph) in [
+        ("sdpa_forward.json", forward()),
+        ("sdpa_backward.json", backward()),
+        ("sdpa_thd.json", thd()),
+        ("sdpa_mla_192_128.json", mla()),
+    ] {
+        let fresh = graph.and_then(|g| g.freeze()).and_then(|g| g.to_json()).unwrap_or_else(|e| panic!("{name}: {e}")) + "\n";
+        let path = root().join("examples").join(name);
+        if std::fs::read_to_string(&path).unwrap_or_default() != fresh {
+            if std::env::var_os("CI").is_none() {
+                std::fs::write(&path, fresh).unwrap();
+            }
+            stale.push(name);
+        }
+    }
+    assert!(stale.is_empty(), "stale examples {stale:?}: run `cargo test --test examples` without CI set and commit them");
+}
+
+#[test]
+fn example_graphs_build_on_the_cpu() {
+    for f in std::fs::read_dir(root().join("examples")).unwrap() {
+        let path = f.unwrap().path();
+        if path.extension().is_some_and(|e| e == "json") {
+            let loaded = frostgraph::json::from_path(&path, frostgraph::json::Strictness::Strict).unwrap();
+            let built = loaded.graph.build(&Device::cpu()).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            assert!(built.plan_count() > 0, "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn quickstart_runs() {
+    quickstart::main().unwrap();
+}
