@@ -49,6 +49,33 @@ struct Pages {
     stride: i64,
 }
 
+/// Element types that the engines read and write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Io {
+    F32,
+    F16,
+    BF16,
+}
+
+impl Io {
+    fn of(port: &Port) -> Result<Io, HostError> {
+        match port.dtype {
+            DType::F32 => Ok(Io::F32),
+            DType::F16 => Ok(Io::F16),
+            DType::BF16 => Ok(Io::BF16),
+            other => Err(fault(&port.name, format!("element type {other}"), "f32, f16 or bf16")),
+        }
+    }
+
+    /// Bytes of an element.
+    fn size(self) -> usize {
+        match self {
+            Io::F32 => 4,
+            Io::F16 | Io::BF16 => 2,
+        }
+    }
+}
+
 /// The checked geometry of one operand: every `(batch, head, row)` that [`Place::row`] may be asked for lies in the buffer.
 #[derive(Debug, Clone)]
 pub struct Place {
@@ -57,7 +84,7 @@ pub struct Place {
     row: i64,
     col: i64,
     cols: usize,
-    dtype: DType,
+    dtype: Io,
     size: usize,
     rows: Vec<i64>,
     heads: i64,
@@ -125,7 +152,8 @@ impl Place {
     /// A [`HostError`] that names the tensor when an element type cannot be addressed, a stride is negative, offsets are not
     /// monotone, a sequence runs past its slot, or any addressed element lies outside the buffer.
     pub fn new(port: &Port, side: Rows, lens: &Lengths, inputs: &Inputs<'_>, buffer: usize) -> Result<Place, HostError> {
-        let size = float_size(port)?;
+        let dtype = Io::of(port)?;
+        let size = dtype.size();
         let batch = lens.q.len();
         if let Some(axis) = (0..4).find(|&a| port.dim[a] < 1 || port.stride[a] < 0) {
             let given = format!("extent {} with stride {} on axis {axis}", port.dim[axis], port.stride[axis]);
@@ -150,11 +178,19 @@ impl Place {
         if let Some(at) = &bases {
             for b in 0..batch {
                 let slot = at[b + 1] - at[b];
-                if used[b].checked_mul(step(2)).is_none_or(|n| n > slot) {
+                if used[b].checked_mul(step(2)).is_none_or(|n| n.max(used[b].min(1)) > slot) {
                     let given =
                         format!("sequence {b} of {} rows at row stride {} in a slot of {slot} elements", used[b], step(2));
                     return Err(fault(&port.name, given, "each sequence to end before the next one's ragged offset"));
                 }
+            }
+        }
+        if let Some(at) = bases.as_ref().filter(|_| step(2) > 0 && step(2) < step(1)) {
+            // Rule S1: the head planes of a head-major packing alias when the packed rows outgrow the head stride.
+            let end = (0..batch).filter(|&b| used[b] > 0).map(|b| at[b] - at[0] + used[b] * step(2)).max().unwrap_or(0);
+            if end > step(1) {
+                let given = format!("packed rows over {end} elements of a head at head stride {}", step(1));
+                return Err(fault(&port.name, given, "a head stride that covers the packed rows"));
             }
         }
         let place = Place {
@@ -163,7 +199,7 @@ impl Place {
             row: step(2),
             col: step(3),
             cols: port.dim[3] as usize,
-            dtype: port.dtype,
+            dtype,
             size,
             rows,
             heads: port.dim[1],
@@ -410,42 +446,33 @@ struct Axis {
     stride: i64,
 }
 
-/// Bytes an element of a floating-point operand takes.
-fn float_size(port: &Port) -> Result<usize, HostError> {
-    match port.dtype {
-        DType::F32 => Ok(4),
-        DType::F16 | DType::BF16 => Ok(2),
-        other => Err(fault(&port.name, format!("element type {other}"), "f32, f16 or bf16")),
-    }
-}
-
-fn decode(dtype: DType, b: &[u8]) -> f32 {
+fn decode(dtype: Io, b: &[u8]) -> f32 {
     match dtype {
-        DType::F16 => f16::from_ne_bytes([b[0], b[1]]).to_f32(),
-        DType::BF16 => bf16::from_ne_bytes([b[0], b[1]]).to_f32(),
-        _ => f32::from_ne_bytes([b[0], b[1], b[2], b[3]]),
+        Io::F16 => f16::from_ne_bytes([b[0], b[1]]).to_f32(),
+        Io::BF16 => bf16::from_ne_bytes([b[0], b[1]]).to_f32(),
+        Io::F32 => f32::from_ne_bytes([b[0], b[1], b[2], b[3]]),
     }
 }
 
 /// Rounds values to contiguous elements, to nearest and ties to even.
-fn write_unit(dtype: DType, row: &[f32], out: &mut [u8]) {
+fn write_unit(dtype: Io, row: &[f32], out: &mut [u8]) {
     match dtype {
-        DType::F16 => {
+        Io::F16 => {
             for (row, out) in row.chunks(64).zip(out.chunks_mut(128)) {
                 let mut halves = [f16::ZERO; 64];
                 halves[..row.len()].convert_from_f32_slice(row);
                 out.chunks_exact_mut(2).zip(halves).take(row.len()).for_each(|(o, x)| o.copy_from_slice(&x.to_ne_bytes()));
             }
         }
-        DType::BF16 => out.chunks_exact_mut(2).zip(row).for_each(|(o, &x)| o.copy_from_slice(&bf16::from_f32(x).to_ne_bytes())),
-        _ => out.chunks_exact_mut(4).zip(row).for_each(|(o, x)| o.copy_from_slice(&x.to_ne_bytes())),
+        Io::BF16 => out.chunks_exact_mut(2).zip(row).for_each(|(o, &x)| o.copy_from_slice(&bf16::from_f32(x).to_ne_bytes())),
+        Io::F32 => out.chunks_exact_mut(4).zip(row).for_each(|(o, x)| o.copy_from_slice(&x.to_ne_bytes())),
     }
 }
 
 /// Contiguous elements to f32; the buffer may start at any byte.
-fn read_unit(dtype: DType, src: &[u8], out: &mut [f32]) {
+fn read_unit(dtype: Io, src: &[u8], out: &mut [f32]) {
     match dtype {
-        DType::F16 => {
+        Io::F16 => {
             for (s, o) in src.chunks(128).zip(out.chunks_mut(64)) {
                 let mut halves = [f16::ZERO; 64];
                 for (h, b) in halves.iter_mut().zip(s.chunks_exact(2)) {
@@ -454,12 +481,12 @@ fn read_unit(dtype: DType, src: &[u8], out: &mut [f32]) {
                 halves[..o.len()].convert_to_f32_slice(o);
             }
         }
-        DType::BF16 => {
+        Io::BF16 => {
             for (o, b) in out.iter_mut().zip(src.chunks_exact(2)) {
                 *o = f32::from_bits((u16::from_ne_bytes([b[0], b[1]]) as u32) << 16);
             }
         }
-        _ => {
+        Io::F32 => {
             for (o, b) in out.iter_mut().zip(src.chunks_exact(4)) {
                 *o = f32::from_ne_bytes([b[0], b[1], b[2], b[3]]);
             }
@@ -474,10 +501,11 @@ pub fn scale(facts: &SdpaFacts, inputs: &Inputs<'_>) -> Result<f32, HostError> {
         super::Scale::Dynamic(uid) => {
             let port = need(&facts.ports.attn_scale, "attn_scale")?;
             let bytes = bytes_of(inputs, uid, &port.name)?;
-            if bytes.len() < float_size(port)? {
+            let dtype = Io::of(port)?;
+            if bytes.len() < dtype.size() {
                 return Err(fault(&port.name, format!("{} bytes", bytes.len()), "one element"));
             }
-            Ok(decode(port.dtype, bytes))
+            Ok(decode(dtype, bytes))
         }
     }
 }

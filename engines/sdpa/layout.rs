@@ -104,9 +104,9 @@ pub fn aligned_16_ok(p: &Port) -> bool {
 /// Whether every element of an output has a place of its own: strides, walked in ascending order, step over what lies below them.
 ///
 /// Padding and any axis order pass; zero strides and interleaved axes do not (two threads would write one place: field report 35).
-/// The batch axis of a packed tensor is not looked at.
+/// The batch and row axes of a packed tensor are not looked at: how many rows there are is known at execution only.
 pub fn writable_ok(p: &Port) -> bool {
-    let skip: &[usize] = if p.ragged.is_some() { &[0] } else { &[] };
+    let skip: &[usize] = if p.ragged.is_some() { &[0, 2] } else { &[] };
     let mut last: i64 = 0;
     for a in stride_order(p, skip) {
         if p.stride[a] <= last {

@@ -42,8 +42,9 @@ struct Sizes {
 impl Sizes {
     fn new(f: &SdpaFacts) -> Option<Sizes> {
         let (d_qk, d_v) = (usize::try_from(f.d_qk).ok()?, usize::try_from(f.d_v).ok()?);
-        d_qk.max(d_v).checked_mul(16 * BQ)?;
-        let parts = JOBS.div_euclid(f.b.checked_mul(f.h_kv)?).clamp(1, MAX_PARTS) as usize;
+        // Nothing below needs more than this many bytes a tile, so nothing below overflows.
+        d_qk.max(d_v).checked_mul(64 * BQ)?;
+        let parts = JOBS.checked_div(f.b.checked_mul(f.h_kv)?)?.clamp(1, MAX_PARTS) as usize;
         let q_tile: usize = query_parts(d_qk, d_v).iter().sum();
         let (dq_tile, dk_tile, dv_tile) = (padded(d_qk) * BQ, padded(d_qk) * BK, padded(d_v) * BK);
         let cap_q = capacity(f.b, f.h_q, f.s_q, BQ, 4 * (q_tile + parts * dq_tile) as u64, BUDGET)?;

@@ -19,7 +19,7 @@ fn round(f: &SdpaFacts, port: &Port) -> Option<(u64, u64)> {
     let tile = (BQ as u64).checked_mul(u64::try_from(f.s_kv).ok()?)?;
     let all = u64::try_from(port.dim[0]).ok()?.checked_mul(u64::try_from(port.dim[1]).ok()?)?;
     let all = all.checked_mul(u64::try_from(f.s_q).ok()?.div_ceil(BQ as u64))?;
-    Some(((BUDGET / tile.checked_mul(4)?).max(1).min(all), tile))
+    Some((BUDGET.checked_div(tile.checked_mul(4)?)?.max(1).min(all), tile))
 }
 
 /// f32 elements of the workspace region; 0 without a dBias.

@@ -34,8 +34,10 @@ struct Sizes {
 
 impl Sizes {
     fn new(f: &SdpaFacts) -> Option<Sizes> {
-        let (d_qk, d_v) = (usize::try_from(f.d_qk).ok()?, padded(usize::try_from(f.d_v).ok()?));
-        let (k_tile, v_tile, o_tile) = (d_qk.checked_mul(BK)?, d_v.checked_mul(BK)?, d_v.checked_mul(BQ)?);
+        let (d_qk, d_v) = (usize::try_from(f.d_qk).ok()?, usize::try_from(f.d_v).ok()?);
+        // Nothing below needs more than this many bytes a tile, so nothing below overflows.
+        d_qk.max(d_v).checked_mul(64 * BQ)?;
+        let (k_tile, v_tile, o_tile) = (d_qk * BK, padded(d_v) * BK, padded(d_v) * BQ);
         let cap_kv = capacity(f.b, f.h_kv, f.s_kv, BK, 4 * (k_tile + v_tile) as u64, BUDGET)?;
         let cap_q = capacity(f.b, f.h_q, f.s_q, BQ, 4 * (o_tile + ROW_VALUES * BQ) as u64, BUDGET)?;
         Some(Sizes { cap_q, cap_kv, k_tile, v_tile, o_tile })

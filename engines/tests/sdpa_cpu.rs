@@ -82,7 +82,9 @@ fn paged_keys_and_values() {
         for layout in [Layout::Bhsd, Layout::Bshd] {
             let lens = Some((vec![1, 3, 0, 2], vec![1, 15, 16, 33]));
             let mask = masks()[i * 2];
-            both(Spec { lens, page: Some(page), layout, mask, dtype: TYPES[i % 3], ..Spec::new(4, 4, 2, 3, 40, 16) });
+            // Packed queries too: the prefill of a server.
+            let packed = (layout == Layout::Bshd).then_some(PACKED);
+            both(Spec { lens, page: Some(page), packed, layout, mask, dtype: TYPES[i % 3], ..Spec::new(4, 4, 2, 3, 40, 16) });
         }
     }
 }
@@ -134,4 +136,15 @@ fn random_packed_lengths() {
         let mask = masks()[seed as usize % masks().len()];
         both(Spec { lens, packed: Some(PACKED), mask, seed, dtype: TYPES[seed as usize % 3], ..Spec::new(8, 4, 2, 130, 130, 8) });
     }
+}
+
+/// Query lengths alone: every key counts, rows past the length are zeros.
+#[test]
+fn query_trim() {
+    let case = Case::new(Spec { lens: Some((vec![5, 0], vec![70, 70])), mask: masks()[2], ..Spec::new(2, 2, 1, 9, 70, 8) });
+    let want = bits(&case.check_forward());
+    let mut facts = case.facts(frostgraph_engines::sdpa::Direction::Forward);
+    facts.ports.seq_len_kv = None;
+    let uids = [uid::O, uid::STATS, uid::MAX, uid::SUM];
+    assert_eq!(bits(&case.execute(facts, &uids).unwrap()), want);
 }

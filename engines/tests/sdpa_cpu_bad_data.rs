@@ -54,6 +54,18 @@ fn ragged_offsets_out_of_range() {
     refused(&spec, OFFSETS + K, &[0, 7], "K", "8 bytes of ragged offsets");
 }
 
+/// Rule S1: head-major Stats whose head stride does not cover the packed tokens would alias.
+#[test]
+fn head_major_stats_need_room_for_every_token() {
+    let packed = Some(Packed { head_major: true, ..PACKED });
+    let case = Case::new(Spec { lens: Some((vec![5, 9], vec![7, 3])), packed, ..Spec::new(2, 2, 1, 9, 8, 8) });
+    let mut facts = case.facts(Direction::Forward);
+    facts.ports.stats.as_mut().unwrap().stride[1] = 13;
+    let error = case.execute(facts, &[O, STATS, MAX, SUM]).unwrap_err();
+    assert_eq!(error.tensor, "Stats");
+    assert!(error.given.contains("over 14 elements of a head at head stride 13"), "{error}");
+}
+
 /// Report 13: an index outside the pool is refused where it is used, and only there.
 #[test]
 fn page_indices_out_of_range() {

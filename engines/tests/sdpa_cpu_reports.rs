@@ -471,3 +471,34 @@ fn report_65_bits_do_not_depend_on_threads() {
         }
     }
 }
+
+/// 28: batches beyond 65,535.
+#[test]
+fn report_28_large_batch() {
+    let mut case = Case::new(Spec::new(65_537, 1, 1, 1, 2, 8));
+    case.check_forward();
+    case.check_backward();
+}
+
+/// 45: operands at any byte address.
+#[test]
+fn report_45_unaligned_operands() {
+    for dtype in [DType::BF16, DType::F16, DType::F32] {
+        let case = Case::new(Spec { dtype, mask: causal(true), ..Spec::new(2, 2, 1, 9, 70, 24) });
+        let want = case.forward().unwrap();
+        let facts = Facts::Sdpa(Box::new(case.facts(Direction::Forward)));
+        let plan = plan(&facts);
+        let shifted: Vec<(i64, Vec<u8>)> = case.inputs.iter().map(|(u, b)| (*u, [&[0; 1], b.bytes()].concat())).collect();
+        let mut outputs: Vec<(i64, Vec<u8>)> = want.iter().map(|(u, b)| (*u, vec![0; b.bytes().len() + 1])).collect();
+        let mut workspace = Buffer::filled(plan.workspace_bytes as usize, 0xff);
+        let mut buffers = frostgraph_engines::HostBuffers {
+            inputs: shifted.iter().map(|(u, b)| (*u, &b[1..])).collect(),
+            outputs: outputs.iter_mut().map(|(u, b)| (*u, &mut b[1..])).collect(),
+            workspace: workspace.bytes_mut(),
+        };
+        frostgraph_engines::sdpa_fwd::cpu::run(&facts, &Knobs::NONE, &mut buffers).unwrap();
+        for (uid, bytes) in &outputs {
+            assert_eq!(&bytes[1..], want[uid].bytes(), "{dtype} uid {uid}");
+        }
+    }
+}

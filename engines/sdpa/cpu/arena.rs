@@ -68,11 +68,11 @@ pub struct Wave {
 
 /// Tiles that a wave may hold on one side: at least one whole batch entry, at most `budget` bytes beyond that, never more than exist.
 ///
-/// `None` when the count does not fit 64 bits.
+/// `None` when the count does not fit 64 bits, and for tiles without bytes.
 pub fn capacity(batch: i64, heads: i64, extent: i64, block: usize, tile_bytes: u64, budget: u64) -> Option<u64> {
     let one = u64::try_from(heads).ok()?.checked_mul(u64::try_from(extent).ok()?.div_ceil(block as u64))?;
     let all = one.checked_mul(u64::try_from(batch).ok()?)?;
-    Some(all.min(one.max(budget / tile_bytes)))
+    Some(all.min(one.max(budget.checked_div(tile_bytes)?)))
 }
 
 /// Cuts the batch into waves that fit `cap_q` query tiles and `cap_kv` key tiles; each holds at least one entry.
