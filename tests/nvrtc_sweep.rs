@@ -1,0 +1,174 @@
+//! Compiles what the rows of MANIFEST lower to, for every architecture they name, with NVRTC and without a GPU: no spills, no warnings (the
+//! serialisation notes among them), shared memory within the device's, parameters as the lowering passes them.
+//!
+//! `cargo test` takes each (row, head-dim flavour, architecture) in its default configuration. Every kernel of the whole GPU case list:
+//! `cargo test --release --test nvrtc_sweep -- --ignored --nocapture`, which prints one JSON object a kernel.
+#![cfg(feature = "cuda")]
+
+#[allow(dead_code, reason = "shared with the GPU program, which uses all of it")]
+#[path = "gpu/build.rs"]
+mod build;
+#[allow(dead_code, reason = "shared with the GPU program, which uses all of it")]
+#[path = "gpu/cases.rs"]
+mod cases;
+#[allow(dead_code, reason = "shared with the GPU program, which uses all of it")]
+#[path = "gpu/plan.rs"]
+mod plan;
+
+use cases::{Case, Lens, MaskKind};
+use frostgraph::engines::{row_by_name, Arch, Caps, KernelSpec, Launch, Step, Target, MANIFEST};
+use frostgraph::runtime::{check_launch, compile_kernel, Budget, Cubin, Nvrtc, SearchPath};
+use frostgraph::{DType, Device};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+
+/// Compute capabilities that a CUDA row may name.
+const ARCHES: [u32; 9] = [80, 86, 89, 90, 100, 103, 110, 120, 121];
+
+/// False after saying loudly that nothing was tested and how to get NVRTC. In CI that is a failure.
+fn have_nvrtc() -> bool {
+    match Nvrtc::find(&SearchPath::from_env(), 120) {
+        Ok(_) => true,
+        Err(e) => {
+            assert!(std::env::var_os("CI").is_none(), "CI must have NVRTC: {e}");
+            eprintln!("SKIPPED, NOT TESTED: no kernel was compiled, because NVRTC is missing.\n{e}");
+            false
+        }
+    }
+}
+
+/// Launches of a case on a described device; none for tiles that its shape does not have.
+fn launches(case: &Case, cc: u32) -> Vec<Launch> {
+    let device = Device::describe(&format!("sm_{cc}")).unwrap();
+    let planned = plan::plan(case, &device).unwrap_or_else(|e| panic!("{case} on sm_{cc}: {e}"));
+    let Some((_, plan)) = planned else { return Vec::new() };
+    let lowered = plan.lower().unwrap_or_else(|e| panic!("{case} on sm_{cc}: {e}"));
+    let steps = lowered.nodes.iter().flat_map(|n| n.launches.steps.clone());
+    steps
+        .filter_map(|s| match s {
+            Step::Kernel(launch) => Some(launch),
+            Step::Host(_) => None,
+        })
+        .collect()
+}
+
+/// Everything wrong with one compiled launch.
+fn faults(cc: u32, launch: &Launch, cubin: &Cubin) -> Vec<String> {
+    let target = Target::describe(cc).unwrap();
+    let at = format!("sm_{cc} {} {:?}", launch.kernel.entry, launch.kernel.defines);
+    let mut found = Vec::new();
+    let budget = cubin.check(&Budget::strict(&target), launch.smem);
+    for result in [budget, check_launch(launch, cubin, &target)] {
+        if let Err(e) = result {
+            found.push(format!("{at}: {e}"));
+        }
+    }
+    // A kernel that states its own shared memory must agree with the lowering.
+    if let Some(own) = cubin.constant_u32(&format!("{}_smem", launch.kernel.entry)) {
+        if own != launch.smem {
+            found.push(format!("{at}: the lowering asks for {} bytes of shared memory, the kernel for {own}", launch.smem));
+        }
+    }
+    let threads: u32 = launch.block.iter().product();
+    if cubin.usage.registers * threads > 65_536 {
+        found.push(format!("{at}: {} registers times {threads} threads exceed the register file", cubin.usage.registers));
+    }
+    found
+}
+
+/// Compiles distinct kernels on all cores and checks every distinct launch shape; the faults, and the number of kernels.
+fn sweep(work: Vec<(u32, Launch)>, print: bool) -> (Vec<String>, usize) {
+    let mut kernels: BTreeMap<(u32, KernelSpec), Vec<Launch>> = BTreeMap::new();
+    for (cc, launch) in work {
+        let shapes = kernels.entry((cc, launch.kernel.clone())).or_default();
+        if !shapes.iter().any(|l| (l.smem, l.block, l.args.len()) == (launch.smem, launch.block, launch.args.len())) {
+            shapes.push(launch);
+        }
+    }
+    let kernels: Vec<_> = kernels.into_iter().collect();
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|s| {
+        for _ in 0..threads {
+            s.spawn(|| loop {
+                let Some(((cc, spec), shapes)) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+                let list = match compile_kernel(&Target::nvrtc_arch(*cc), spec) {
+                    Ok(cubin) => {
+                        if print {
+                            let u = cubin.usage;
+                            println!(
+                                r#"{{"arch":"{}","kernel":"{}","defines":{:?},"registers":{},"spills":{},"static_smem":{},"nvrtc":"{}"}}"#,
+                                cubin.arch,
+                                spec.entry,
+                                spec.defines.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>(),
+                                u.registers,
+                                u.spill_stores + u.spill_loads,
+                                u.static_smem,
+                                cubin.nvrtc
+                            );
+                        }
+                        shapes.iter().flat_map(|l| faults(*cc, l, &cubin)).collect()
+                    }
+                    Err(e) => vec![e.to_string()],
+                };
+                found.lock().unwrap().extend(list);
+            });
+        }
+    });
+    let mut found = found.into_inner().unwrap();
+    found.sort();
+    (found, kernels.len())
+}
+
+/// The architectures of a row.
+fn arches(arch: Arch) -> Vec<u32> {
+    match arch {
+        Arch::Cpu => Vec::new(),
+        Arch::Sm { lo, hi } => ARCHES.into_iter().filter(|cc| (lo..=hi).contains(cc)).collect(),
+    }
+}
+
+#[test]
+fn every_default_configuration_compiles_within_its_budget() {
+    if !have_nvrtc() {
+        return;
+    }
+    let mut work = Vec::new();
+    for (family, row) in MANIFEST.iter().flat_map(|f| f.rows.iter().map(move |r| (f.name, r))) {
+        let Caps::Sdpa(caps) = row.caps;
+        for cc in arches(caps.arch) {
+            assert_eq!((family, row.name), ("sdpa_bwd", plan::ENGINE), "the sweep has no graphs for this row: add them");
+            for &(d_qk, d_v) in caps.head_dims.native {
+                let plain = Case { d_qk, d_v, ..Case::default() };
+                work.extend(launches(&plain, cc).into_iter().map(|l| (cc, l)));
+                // The busiest switches once on the first and on the named architecture: packed, causal window, relay, grouped heads.
+                if cc == 90 || cc == 120 {
+                    let lens = Lens::Thd { q: vec![130, 7], kv: vec![130, 31], head_major: false, wide: true };
+                    let mask = MaskKind::CausalWindow(33);
+                    let rich = Case { lens, mask, deterministic: true, h_kv: 2, dtype: DType::F16, ..plain };
+                    work.extend(launches(&rich, cc).into_iter().map(|l| (cc, l)));
+                }
+            }
+        }
+    }
+    let row = row_by_name(plan::ENGINE).unwrap();
+    assert!(!work.is_empty(), "{} lowers to kernels", row.name);
+    let start = std::time::Instant::now();
+    let (faults, kernels) = sweep(work, false);
+    println!("{kernels} kernels in {:.0?}", start.elapsed());
+    assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+#[ignore = "the full product: about half an hour on two cores"]
+fn every_kernel_of_the_case_list_compiles_within_its_budget() {
+    assert!(have_nvrtc(), "this command is about NVRTC");
+    let cases = cases::all();
+    let work = cases
+        .iter()
+        .flat_map(|c| [90, 100, 103, 110, 120, 121].map(|cc| launches(c, cc).into_iter().map(move |l| (cc, l))))
+        .flatten();
+    let (faults, kernels) = sweep(work.collect(), true);
+    assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
+}
