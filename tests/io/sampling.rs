@@ -10,7 +10,7 @@ use frostgraph::DType;
 fn lengths_offsets_and_totals_fit() {
     // 128 rows a sequence, 2 sequences, at most 200 tokens.
     let g = cudnn("json_sdpa_fwd_thd.json");
-    for seed in 0..20 {
+    for seed in 0..4 {
         let data = inputs(&g, seed, HostTensors::default()).unwrap();
         for name in ["seq_q", "seq_kv"] {
             let lens = i32s(data.bytes(uid(&g, name)).unwrap());

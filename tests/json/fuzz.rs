@@ -1,9 +1,12 @@
-//! Bounded fuzzing of the reader: mutated samples and random bytes never panic, and what is accepted can be written and read again.
+//! Bounded fuzzing of reader and planner: mutated samples and random bytes never panic; what is accepted can be written and read again;
+//! what the planner ranks first can be lowered, or declines with a code.
 //!
 //! `FUZZ_SECONDS` extends the time, `FUZZ_SEED` repeats a run.
 
 use super::case;
+use frostgraph::graph::Graph;
 use frostgraph::json::{from_str, Strictness};
+use frostgraph::{BuildOptions, Device};
 use std::time::{Duration, Instant};
 
 /// splitmix64: enough for choosing mutations.
@@ -86,8 +89,27 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
+/// Plans a graph for the CPU and for described devices, with every engine offered. Gives whether some device had a plan.
+fn plan(graph: &Graph, devices: &[Device]) -> bool {
+    let mut planned = false;
+    for device in devices {
+        let options = BuildOptions { allow_empty: true, ..BuildOptions::all_engines() };
+        let Ok(built) = graph.build_with(device, &options) else { continue };
+        for d in built.declined() {
+            assert!(!d.reason.is_empty() && !d.engine.is_empty(), "{d}");
+        }
+        for plan in built.plans().take(3) {
+            planned = true;
+            if let Err(e) = plan.lower() {
+                assert_eq!(e.code.code(), "FG3005", "{plan}: {e}");
+            }
+        }
+    }
+    planned
+}
+
 #[test]
-fn reader_never_panics() {
+fn reader_and_planner_never_panic() {
     let seed = number("FUZZ_SEED").unwrap_or(20261130);
     let limit = Duration::from_secs(number("FUZZ_SECONDS").unwrap_or(5));
     let mut rng = Rng(seed);
@@ -95,8 +117,10 @@ fn reader_never_panics() {
         .unwrap()
         .map(|f| case(&f.unwrap().file_name().into_string().unwrap()))
         .collect();
+    let mut devices = vec![Device::cpu()];
+    devices.extend(["sm_80", "sm_90", "sm_100", "sm_120"].map(|name| Device::describe(name).unwrap()));
     let started = Instant::now();
-    let (mut runs, mut accepted) = (0u64, 0u64);
+    let (mut runs, mut accepted, mut planned) = (0u64, 0u64, 0u64);
     while started.elapsed() < limit {
         let bytes = if rng.below(8) == 0 {
             (0..rng.below(300)).map(|_| rng.next() as u8).collect()
@@ -112,8 +136,10 @@ fn reader_never_panics() {
             let written = loaded.graph.to_json().unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
             let again = from_str(&written, Strictness::Strict).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
             assert_eq!(again.graph.to_json().unwrap(), written, "seed {seed}\n{text}");
+            planned += u64::from(plan(&loaded.graph, &devices));
         }
     }
     // A fuzzer that accepts nothing tests only the first check.
     assert!(accepted * 200 > runs, "seed {seed}: {accepted} of {runs} inputs were accepted");
+    assert!(planned * 1000 > runs, "seed {seed}: {planned} of {runs} inputs were planned");
 }
