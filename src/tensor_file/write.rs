@@ -12,6 +12,8 @@ use std::path::Path;
 
 /// Writes tensors of the graph to a safetensors file. `data` holds them, `inputs` the ragged offsets.
 ///
+/// Rows of a packed tensor that its offsets leave room for but no sequence has are written as they lie in the buffer.
+///
 /// Errors: FG5002 when the file cannot be written; FG5003 for an element type that the format lacks.
 pub fn write_file(path: &Path, graph: &FrozenGraph, ids: &[TensorId], data: &HostTensors, inputs: &HostTensors) -> Result<()> {
     let view = inputs.view();

@@ -1,5 +1,6 @@
 //! Seeded data and safetensors files.
 
+mod corpus;
 mod sampling;
 mod tensors;
 
