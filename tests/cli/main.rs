@@ -17,6 +17,7 @@ fn frostgraph(args: &[&str]) -> Output {
         .env_remove("FROSTGRAPH_DISABLE_ENGINES")
         .env_remove("FROSTGRAPH_LOG")
         .env_remove("COLUMNS")
+        .env("FROSTGRAPH_CACHE_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/cli-cache"))
         .args(args)
         .output()
         .expect("the program starts")

@@ -207,7 +207,7 @@ fn compile_and_cache_say_what_they_need() {
     } else {
         assert_eq!(o.status.code(), Some(6), "{}", stderr(&o));
         let text = stderr(&o);
-        assert!(["FG6001", "FG6002", "FG6004"].iter().any(|code| text.contains(code)), "{text}");
+        assert!(text.contains("FG6001") || text.contains("FG6002"), "{text}");
     }
     if cfg!(feature = "cuda") {
         assert!(json(&["cache"])["entries"].is_array());
