@@ -1,5 +1,6 @@
 //! Tile, warp-partition and shared-memory choice of the mma.sync backward main kernel (facts §6.1).
 
+use super::workspace::Route;
 use crate::{DeclineCode as Code, Knob, Knobs};
 
 /// Head dims that a main kernel is compiled for.
@@ -109,72 +110,113 @@ pub fn partition(d_qk: i64, d_v: i64, q_tile: i64, kv_tile: i64) -> Option<Parti
     })
 }
 
-/// Configurations found by compiling for every architecture: no spills where the partitions above spill a few registers, and as many
-/// buffers as fit beside the register-resident columns. By (d_qk, q_tile, kv_tile).
+/// Configurations found by compiling for every architecture and by measurement: no spills where the partitions above spill a few
+/// registers, and as many buffers as fit. The first entry that fits the head dims, the tiles and the route is used.
 ///
 /// First the default tiles, then tiles that need more shared memory than the SM120 line has.
-const TUNED: &[((i64, i64, i64), Tuned)] = &[
-    ((32, 128, 64), Tuned { stages: (2, 2, 1), warps: (4, 4, 8), v_reg_cols: 32, k_reg_cols: 32, ..PLAIN }),
-    ((64, 64, 128), Tuned { stages: (2, 2, 1), warps: (2, 4, 2), v_reg_cols: 64, k_reg_cols: 64, ..PLAIN }),
-    ((128, 64, 64), Tuned { stages: (2, 1, 2), warps: (2, 2, 2), v_reg_cols: 128, k_reg_cols: 128, ..PLAIN }),
-    ((192, 32, 64), Tuned { stages: (2, 2, 2), warps: (2, 2, 2), v_reg_cols: 192, k_reg_cols: 0, ..PLAIN }),
-    ((256, 32, 64), Tuned { stages: (1, 1, 1), warps: (2, 2, 1), v_reg_cols: 64, k_reg_cols: 0, ..PLAIN }),
-    ((64, 128, 128), Tuned { stages: (2, 2, 1), warps: (2, 2, 4), split: true, v_reg_cols: 64, k_reg_cols: 0, ..PLAIN }),
-    ((128, 64, 128), Tuned { stages: (2, 2, 1), warps: (2, 2, 2), split: true, v_reg_cols: 0, k_reg_cols: 0, ..PLAIN }),
-    ((128, 128, 64), Tuned { stages: (2, 2, 1), warps: (4, 2, 2), split: true, v_reg_cols: 128, k_reg_cols: 0, ..PLAIN }),
-    ((192, 64, 64), Tuned { stages: (2, 1, 1), warps: (2, 2, 2), split: true, v_reg_cols: 0, k_reg_cols: 0, ..PLAIN }),
-    ((256, 64, 64), Tuned { stages: (2, 1, 1), warps: (2, 1, 2), split: true, v_reg_cols: 0, k_reg_cols: 0, ..PLAIN }),
+const TUNED: &[Tuned] = &[
+    tuned((32, 0), (128, 64), (2, 2, 1), (4, 4, 8)).registers(32, 32),
+    tuned((64, 0), (64, 128), (2, 2, 1), (2, 4, 2)).registers(64, 64),
+    tuned((128, 0), (64, 64), (2, 1, 2), (2, 2, 2)).registers(128, 128),
+    tuned((192, 0), (32, 64), (2, 2, 2), (2, 2, 2)).registers(192, 0),
+    tuned((256, 0), (32, 64), (1, 1, 1), (2, 2, 1)).registers(64, 0),
+    tuned((64, 64), (128, 128), (2, 2, 1), (2, 2, 4)).split().registers(64, 0),
+    tuned((128, 128), (64, 128), (2, 2, 1), (2, 2, 2)).split(),
+    tuned((128, 128), (128, 64), (2, 2, 1), (4, 2, 2)).split().registers(128, 0),
+    tuned((192, 192), (64, 64), (2, 1, 1), (2, 2, 2)).split(),
+    tuned((256, 256), (64, 64), (2, 1, 1), (2, 1, 2)).split(),
 ];
 
-/// What a tuned entry fixes beyond its tiles.
+/// A tuned configuration.
 #[derive(Debug, Clone, Copy)]
 struct Tuned {
+    /// Padded head dims; a d_v of 0 stands for every one.
+    dims: (i64, i64),
+    /// Query and key rows.
+    tiles: (i64, i64),
     /// Buffers of Q, of dO, of P and dS.
     stages: (i64, i64, i64),
     /// Warps along M of S/dP, dK/dV, dQ.
     warps: (i64, i64, i64),
-    /// Four warps compute dV and four dK; needs equal head dims.
     split: bool,
-    /// See [`Config::dq_bulk`]; dropped where the route has no dQ.
     bulk: bool,
-    /// See [`Config::early_s`].
     early: bool,
     /// At most this many columns of V in registers; a smaller d_v keeps all of its own.
     v_reg_cols: i64,
     k_reg_cols: i64,
+    /// The only route it is for.
+    only: Option<Route>,
 }
 
-/// What most entries share.
-const PLAIN: Tuned =
-    Tuned { stages: (1, 1, 1), warps: (1, 1, 1), split: false, bulk: false, early: false, v_reg_cols: 0, k_reg_cols: 0 };
+const fn tuned(dims: (i64, i64), tiles: (i64, i64), stages: (i64, i64, i64), warps: (i64, i64, i64)) -> Tuned {
+    Tuned { dims, tiles, stages, warps, split: false, bulk: false, early: false, v_reg_cols: 0, k_reg_cols: 0, only: None }
+}
 
-/// The tuned configuration of these tiles, where one exists and tiles this d_v.
-fn tuned(d_qk: i64, d_v: i64, q_tile: i64, kv_tile: i64, two_kernel: bool) -> Option<Config> {
-    let (_, t) = TUNED.iter().find(|(key, _)| *key == (d_qk, q_tile, kv_tile))?;
-    let (sdp, dkv, dq) = t.warps;
-    let dkv_warps = if t.split { MATH_WARPS / 2 } else { MATH_WARPS };
-    let valid = tiles_evenly(MATH_WARPS, sdp, q_tile, &[kv_tile])
-        && tiles_evenly(dkv_warps, dkv, kv_tile, &[d_qk, d_v])
-        && tiles_evenly(MATH_WARPS, dq, q_tile, &[d_qk])
-        && !(t.split && d_qk != d_v)
-        && !(t.early && t.stages.0 != 2);
-    let c = Config {
-        d_qk,
-        d_v,
-        q_tile,
-        kv_tile,
-        q_stages: t.stages.0,
-        do_stages: t.stages.1,
-        pds_stages: t.stages.2,
-        v_reg_cols: t.v_reg_cols.min(d_v),
-        k_reg_cols: t.k_reg_cols,
-        warps: Partition { sdp, dkv, dq },
-        dkv_split: t.split,
-        dq_bulk: t.bulk && !two_kernel,
-        early_s: t.early,
-        smem: 0,
-    };
-    valid.then(|| c.with_stages(c.q_stages, c.do_stages))
+#[allow(dead_code, reason = "the table's vocabulary: what no entry uses today, a measurement may ask for tomorrow")]
+impl Tuned {
+    /// See [`Config::v_reg_cols`] and [`Config::k_reg_cols`].
+    const fn registers(mut self, v: i64, k: i64) -> Tuned {
+        self.v_reg_cols = v;
+        self.k_reg_cols = k;
+        self
+    }
+
+    /// See [`Config::dkv_split`]; needs equal head dims.
+    const fn split(mut self) -> Tuned {
+        self.split = true;
+        self
+    }
+
+    /// See [`Config::dq_bulk`]; dropped where the route has no dQ.
+    const fn bulk(mut self) -> Tuned {
+        self.bulk = true;
+        self
+    }
+
+    /// See [`Config::early_s`].
+    const fn early(mut self) -> Tuned {
+        self.early = true;
+        self
+    }
+
+    /// Used on this route alone.
+    const fn only(mut self, route: Route) -> Tuned {
+        self.only = Some(route);
+        self
+    }
+
+    /// The configuration at these padded head dims, tiles and route, where the entry is for them and tiles them evenly.
+    fn config(&self, (d_qk, d_v): (i64, i64), tiles: (i64, i64), route: Route) -> Option<Config> {
+        let here = self.dims.0 == d_qk && (self.dims.1 == 0 || self.dims.1 == d_v) && self.tiles == tiles;
+        let (q_tile, kv_tile) = tiles;
+        let (sdp, dkv, dq) = self.warps;
+        let dkv_warps = if self.split { MATH_WARPS / 2 } else { MATH_WARPS };
+        let valid = tiles_evenly(MATH_WARPS, sdp, q_tile, &[kv_tile])
+            && tiles_evenly(dkv_warps, dkv, kv_tile, &[d_qk, d_v])
+            && tiles_evenly(MATH_WARPS, dq, q_tile, &[d_qk])
+            && !(self.split && d_qk != d_v)
+            && !(self.early && self.stages.0 != 2);
+        if !here || !valid || self.only.is_some_and(|r| r != route) {
+            return None;
+        }
+        let c = Config {
+            d_qk,
+            d_v,
+            q_tile,
+            kv_tile,
+            q_stages: self.stages.0,
+            do_stages: self.stages.1,
+            pds_stages: self.stages.2,
+            v_reg_cols: self.v_reg_cols.min(d_v),
+            k_reg_cols: self.k_reg_cols,
+            warps: Partition { sdp, dkv, dq },
+            dkv_split: self.split,
+            dq_bulk: self.bulk && route != Route::TwoKernel,
+            early_s: self.early,
+            smem: 0,
+        };
+        Some(c.with_stages(c.q_stages, c.do_stages))
+    }
 }
 
 impl Config {
@@ -205,7 +247,7 @@ pub type Refusal = (Code, String, String);
 ///
 /// A tuned configuration where its tiles have one that fits. Otherwise two Q buffers where they fit, else one; the two-kernel route adds a second dO buffer where it still fits. Table tiles are laid out for
 /// [`SM120_SMEM`] or the device's limit, whichever is smaller; other tiles may use all that the device has.
-pub fn resolve(d_qk: i64, d_v: i64, knobs: &Knobs, smem_optin: u32, two_kernel: bool) -> Result<Config, Refusal> {
+pub fn resolve(d_qk: i64, d_v: i64, knobs: &Knobs, smem_optin: u32, route: Route) -> Result<Config, Refusal> {
     let Some((dq, dv)) = padded_head_dims(d_qk, d_v) else {
         return Err((
             Code::HeadDim,
@@ -241,10 +283,11 @@ pub fn resolve(d_qk: i64, d_v: i64, knobs: &Knobs, smem_optin: u32, two_kernel: 
         early_s: false,
         smem: 0,
     };
-    if let Some(c) = tuned(dq, dv, q_tile, kv_tile, two_kernel).filter(|c| c.smem <= limit) {
+    let best = TUNED.iter().filter_map(|t| t.config((dq, dv), (q_tile, kv_tile), route)).find(|c| c.smem <= limit);
+    if let Some(c) = best {
         return Ok(c);
     }
-    let tries: &[(i64, i64)] = if two_kernel { &[(2, 2), (2, 1), (1, 1)] } else { &[(2, 1), (1, 1)] };
+    let tries: &[(i64, i64)] = if route == Route::TwoKernel { &[(2, 2), (2, 1), (1, 1)] } else { &[(2, 1), (1, 1)] };
     let found = tries.iter().map(|&(q, o)| base.with_stages(q, o)).find(|c| c.smem <= limit);
     found.ok_or_else(|| {
         let need = base.with_stages(1, 1).smem;
@@ -274,7 +317,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn at(d_qk: i64, d_v: i64) -> Config {
-        resolve(d_qk, d_v, &Knobs::NONE, SM120_SMEM as u32, false).expect("a default configuration")
+        resolve(d_qk, d_v, &Knobs::NONE, SM120_SMEM as u32, Route::Atomic).expect("a default configuration")
     }
 
     #[test]
@@ -312,7 +355,10 @@ mod tests {
     #[test]
     fn a_larger_device_runs_the_same_default_configuration() {
         for d in NATIVE {
-            assert_eq!(resolve(d, d, &Knobs::NONE, 232_448, false), resolve(d, d, &Knobs::NONE, SM120_SMEM as u32, false));
+            assert_eq!(
+                resolve(d, d, &Knobs::NONE, 232_448, Route::Atomic),
+                resolve(d, d, &Knobs::NONE, SM120_SMEM as u32, Route::Atomic)
+            );
         }
     }
 
@@ -357,26 +403,31 @@ mod tests {
         assert_eq!(at(256, 256).smem, 2 * (8192 + 8192 + 16384 + 16384) + 256 + 128);
         // Specification: Q_STAGES*q*d_qk + q*d_v + kv*d_qk + max(kv*d_v, 2*q*kv) elements for tiles without a tuned entry.
         let knobs = Knobs::new(&[(Knob::TileM, 32), (Knob::TileN, 64)]);
-        let c = resolve(128, 128, &knobs, SM120_SMEM as u32, false).expect("a configuration");
+        let c = resolve(128, 128, &knobs, SM120_SMEM as u32, Route::Atomic).expect("a configuration");
         assert_eq!(c.smem, 2 * (2 * 4096 + 4096 + 8192 + 8192) + 512 + 128);
     }
 
     #[test]
     fn tuned_entries_are_legal_and_used() {
-        for (key, _) in TUNED {
-            let c = tuned(key.0, key.0, key.1, key.2, false).expect("a legal entry");
-            let chunk = if key.0 % 64 == 0 { 64 } else { 32 };
+        for t in TUNED {
+            let route = t.only.unwrap_or(Route::Atomic);
+            let dims = (t.dims.0, if t.dims.1 == 0 { t.dims.0 } else { t.dims.1 });
+            let c = t.config(dims, t.tiles, route).unwrap_or_else(|| panic!("illegal entry {t:?}"));
+            let chunk = if dims.0 % 64 == 0 && dims.1 % 64 == 0 { 64 } else { 32 };
             assert!(c.v_reg_cols % chunk == 0 && c.k_reg_cols % 16 == 0 && c.k_reg_cols <= c.d_qk, "{c:?}");
-            let knobs = Knobs::new(&[(Knob::TileM, key.1), (Knob::TileN, key.2)]);
-            assert_eq!(resolve(key.0, key.0, &knobs, 232_448, false), Ok(c));
-            assert_eq!(c.smem <= SM120_SMEM, (key.1, key.2) == default_tiles(key.0), "{c:?}");
+            let knobs = Knobs::new(&[(Knob::TileM, t.tiles.0), (Knob::TileN, t.tiles.1)]);
+            assert_eq!(resolve(dims.0, dims.1, &knobs, 232_448, route), Ok(c), "an earlier entry hides {t:?}");
+            assert_eq!(c.smem <= SM120_SMEM, t.tiles == default_tiles(dims.0), "{c:?}");
         }
         for d in NATIVE {
-            let (m, n) = default_tiles(d);
-            assert_eq!(tuned(d, d, m, n, false), Some(at(d, d)), "every default is tuned");
+            let tiles = default_tiles(d);
+            assert!(
+                TUNED.iter().any(|t| t.config((d, d), tiles, Route::Atomic) == Some(at(d, d))),
+                "the default of {d} is tuned"
+            );
         }
         let wide = Knobs::new(&[(Knob::TileM, 64), (Knob::TileN, 64)]);
-        let c = resolve(192, 128, &wide, 232_448, false).expect("a configuration");
+        let c = resolve(192, 128, &wide, 232_448, Route::Atomic).expect("a configuration");
         assert!(!c.dkv_split, "unequal head dims cannot split");
         assert_eq!(at(192, 128).v_reg_cols, 128, "a smaller d_v keeps all of its columns in registers");
     }
@@ -384,7 +435,7 @@ mod tests {
     #[test]
     fn tiles_that_cannot_fit_name_their_bytes() {
         let knobs = Knobs::new(&[(Knob::TileM, 128), (Knob::TileN, 128)]);
-        let (code, fact, reason) = resolve(256, 256, &knobs, SM120_SMEM as u32, false).expect_err("too large");
+        let (code, fact, reason) = resolve(256, 256, &knobs, SM120_SMEM as u32, Route::Atomic).expect_err("too large");
         assert_eq!(code, Code::Resources);
         assert!(fact.starts_with("TILE_M=128 TILE_N=128 smem="), "{fact}");
         assert!(reason.contains("101376"), "{reason}");
@@ -395,8 +446,9 @@ mod tests {
         fn every_resolved_configuration_is_legal(dq in 1i64..33, dv in 1i64..33, m in 0usize..3, n in 0usize..2, big: bool, det: bool) {
             let (d_qk, d_v) = (8 * dq.max(dv), 8 * dq.min(dv));
             let knobs = Knobs::new(&[(Knob::TileM, [32, 64, 128][m]), (Knob::TileN, [64, 128][n])]);
+            let route = if det { Route::TwoKernel } else { Route::Atomic };
             let smem = if big { 232_448 } else { SM120_SMEM as u32 };
-            if let Ok(c) = resolve(d_qk, d_v, &knobs, smem, det) {
+            if let Ok(c) = resolve(d_qk, d_v, &knobs, smem, route) {
                 prop_assert!(c.smem <= i64::from(smem) && c.d_qk >= d_qk && c.d_v >= d_v && c.d_qk >= c.d_v);
                 prop_assert!(c.d_qk == c.d_v || (c.d_qk % 64 == 0 && c.d_v % 64 == 0));
                 prop_assert!(ROW_ROUND % c.q_tile == 0);

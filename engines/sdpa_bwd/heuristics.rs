@@ -3,12 +3,23 @@
 use super::config::{default_tiles, padded_head_dims, SM120_SMEM};
 use crate::caps::Candidate;
 use crate::sdpa::ranking;
-use crate::{Facts, Knob, Knobs, Mode, Row, SdpaFacts, Target};
+use crate::{Facts, Feature, Knob, Knobs, Mode, Row, SdpaFacts, Target};
 
-/// Tiles that beat the table where shared memory allows them, by padded `(d_qk, d_v)`: best first, by measurement only.
-const LARGE_SMEM_TILES: &[(Pair, &[Pair])] = &[];
+/// Tiles that beat the default where shared memory allows them: best first, by measurement only. The first entry that fits the graph
+/// is used.
+const LARGE_SMEM_TILES: &[Measured] = &[];
 
-/// Two sides: `(d_qk, d_v)` or `(query rows, key rows)`.
+/// One line of measurements.
+struct Measured {
+    /// Padded `(d_qk, d_v)`.
+    dims: Pair,
+    /// Where it was found for one of the two: deterministic graphs, or the others.
+    deterministic: Option<bool>,
+    /// `(query rows, key rows)`.
+    tiles: &'static [Pair],
+}
+
+/// Two sides of something.
 type Pair = (i64, i64);
 
 /// One plan for each eligible row, in row order, with the tiles that its lowering would pick (facts §4.7). A device with more shared
@@ -30,7 +41,9 @@ fn knob_sets(row: &Row, f: &SdpaFacts, target: &Target, mode: Mode) -> Vec<Knobs
     };
     match mode {
         Mode::A | Mode::B | Mode::OpenSource if roomy => {
-            let measured = LARGE_SMEM_TILES.iter().find(|(dims, _)| *dims == padded).map_or(&[][..], |(_, t)| t);
+            let deterministic = f.features.has(Feature::Deterministic);
+            let fits = |m: &&Measured| m.dims == padded && m.deterministic.is_none_or(|d| d == deterministic);
+            let measured = LARGE_SMEM_TILES.iter().find(fits).map_or(&[][..], |m| m.tiles);
             sets.extend(measured.iter().copied().map(tiles));
         }
         Mode::A | Mode::B | Mode::OpenSource | Mode::Fallback => {}
@@ -43,6 +56,8 @@ fn knob_sets(row: &Row, f: &SdpaFacts, target: &Target, mode: Mode) -> Vec<Knobs
 mod tests {
     use super::*;
     use crate::sdpa::testing::Case;
+    use crate::sdpa_bwd::config;
+    use crate::sdpa_bwd::workspace::Route;
     use crate::DType;
 
     const MODES: [Mode; 4] = [Mode::A, Mode::B, Mode::Fallback, Mode::OpenSource];
@@ -89,11 +104,15 @@ mod tests {
     /// Every measured entry must fit and resolve, or it would silently fall away.
     #[test]
     fn measured_tiles_resolve_on_a_large_device() {
-        for ((d_qk, d_v), tiles) in LARGE_SMEM_TILES {
-            for &(m, n) in *tiles {
-                let knobs = Knobs::new(&[(Knob::TileM, m), (Knob::TileN, n)]);
-                let c = super::super::config::resolve(*d_qk, *d_v, &knobs, 232_448, false);
-                assert!(c.is_ok_and(|c| c.smem > SM120_SMEM || (m, n) != default_tiles(*d_qk)), "{d_qk}/{d_v} {m}x{n}");
+        for m in LARGE_SMEM_TILES {
+            for &(q, kv) in m.tiles {
+                let knobs = Knobs::new(&[(Knob::TileM, q), (Knob::TileN, kv)]);
+                let c = config::resolve(m.dims.0, m.dims.1, &knobs, 232_448, Route::Atomic);
+                assert!(
+                    c.is_ok_and(|c| c.smem > SM120_SMEM),
+                    "{:?} {q}x{kv}: a tile for the SM120 line is no large tile",
+                    m.dims
+                );
             }
         }
     }

@@ -34,10 +34,10 @@ pub fn choose(row: &Row, f: &SdpaFacts, knobs: &Knobs, target: &Target) -> Resul
         return Err(row.decline(Code::Arch, "device=cpu", "the device is cpu; this row serves CUDA devices"));
     };
     let explicit = knobs.get(Knob::TileM);
-    let resolve = |two| config::resolve(f.d_qk, f.d_v, knobs, *smem_optin, two).map_err(refuse);
-    let config = resolve(false)?;
-    let route = workspace::route(f, &config, explicit, *total_memory);
-    let config = if route == Route::TwoKernel { resolve(true)? } else { config };
+    let resolve = |route| config::resolve(f.d_qk, f.d_v, knobs, *smem_optin, route).map_err(refuse);
+    // The route depends on padded head dims only, which every configuration of a graph shares.
+    let route = workspace::route(f, &resolve(Route::Atomic)?, explicit, *total_memory);
+    let config = resolve(route)?;
     let mut trial = LaunchPlan::default();
     let bytes = workspace::carve(f, &config, route, &mut trial).map(|_| trial.workspace_bytes);
     match bytes {

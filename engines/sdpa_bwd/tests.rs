@@ -167,7 +167,7 @@ fn route_rule_of_facts_6_3() {
 #[test]
 fn an_explicit_query_tile_that_does_not_divide_the_dq_tile_takes_turns() {
     let Facts::Sdpa(f) = Case { deterministic: true, d_qk: 256, d_v: 256, ..Case::default() }.facts();
-    let c = config::resolve(256, 256, &Knobs::NONE, 232_448, false).expect("a configuration");
+    let c = config::resolve(256, 256, &Knobs::NONE, 232_448, Route::Atomic).expect("a configuration");
     assert_eq!(workspace::route(&f, &c, Some(32), 1 << 40), Route::TwoKernel);
     assert_eq!(workspace::route(&f, &c, Some(64), 1 << 40), Route::TwoKernel);
     assert_eq!(workspace::route(&f, &c, Some(128), 1 << 40), Route::Relay, "the dQ kernel of d 256 has 64 rows");
@@ -176,7 +176,7 @@ fn an_explicit_query_tile_that_does_not_divide_the_dq_tile_takes_turns() {
 #[test]
 fn a_two_kernel_workspace_beyond_the_device_takes_turns() {
     let Facts::Sdpa(f) = Case { deterministic: true, ..Case::default() }.facts();
-    let c = config::resolve(128, 128, &Knobs::NONE, 101_376, false).expect("a configuration");
+    let c = config::resolve(128, 128, &Knobs::NONE, 101_376, Route::Atomic).expect("a configuration");
     let need = 16_384 + 2_457_600;
     assert_eq!(workspace::route(&f, &c, None, need), Route::TwoKernel);
     assert_eq!(workspace::route(&f, &c, None, need - 1), Route::Relay);

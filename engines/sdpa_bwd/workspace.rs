@@ -158,7 +158,7 @@ fn compact_bshd(p: &crate::Port) -> bool {
 pub fn scratch_workspace_bytes(facts: &Facts, smem_optin: u32, total_memory: u64) -> Option<u64> {
     let Facts::Sdpa(f) = facts;
     let none = crate::Knobs::NONE;
-    let c = super::config::resolve(f.d_qk, f.d_v, &none, smem_optin, false).ok()?;
+    let c = super::config::resolve(f.d_qk, f.d_v, &none, smem_optin, Route::Atomic).ok()?;
     let mut plan = LaunchPlan::default();
     carve(f, &c, route(f, &c, None, total_memory), &mut plan)?;
     Some(plan.workspace_bytes)
