@@ -19,7 +19,7 @@ pub struct Cubin {
     pub arch: String,
     /// Entry point.
     pub entry: String,
-    /// Release of the NVRTC that made it.
+    /// The NVRTC that made it: release and library length.
     pub nvrtc: String,
     /// Registers, spills, stack and static shared memory.
     pub usage: Usage,
@@ -164,7 +164,7 @@ pub(crate) fn compile_with(nvrtc: &Nvrtc, spec: &KernelSpec, arch: &str) -> Resu
             .details(stable_log(&failure.log).lines().map(str::to_owned))
     })?;
     tracing::debug!(source = spec.source, entry = spec.entry, arch, ms = start.elapsed().as_millis() as u64, "compiled");
-    Cubin::new(spec, arch, &nvrtc.release(), bytes, &log)
+    Cubin::new(spec, arch, &nvrtc.build(), bytes, &log)
 }
 
 fn no_source(spec: &KernelSpec, arch: &str, why: &str) -> Error {

@@ -78,7 +78,7 @@ impl CubinCache {
     /// # Errors
     /// FG6004 when it does not compile. A cache that cannot be read or written is no error: it is logged once and done without.
     pub fn kernel(&self, nvrtc: &Nvrtc, arch: &str, spec: &KernelSpec) -> Result<Arc<Cubin>> {
-        let header = Header::new(spec, arch, &nvrtc.release(), &source_digest(spec, arch)?, &options(spec, arch));
+        let header = Header::new(spec, arch, &nvrtc.build(), &source_digest(spec, arch)?, &options(spec, arch));
         self.get_or_compile(header, spec, || compile_with(nvrtc, spec, arch))
     }
 

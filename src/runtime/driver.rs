@@ -1,6 +1,6 @@
 //! The driver API, one level above raw calls: initialised once, every status checked, the right context made current and restored.
 
-use super::probe::{driver_library, ElapsedTime};
+use super::probe::{driver_library, DriverLibrary, ElapsedTime};
 use super::search::SearchPath;
 use crate::{Error, ErrorCode, Result};
 use cudarc::driver::sys::{self, CUresult};
@@ -20,7 +20,15 @@ pub(crate) fn ready() -> Result<i32> {
     if let Some(v) = *version {
         return Ok(v);
     }
-    let library = driver_library(&SearchPath::from_env())?;
+    // A library stays loaded, so it is looked for once even where initialising it goes on failing.
+    static LIBRARY: std::sync::OnceLock<DriverLibrary> = std::sync::OnceLock::new();
+    let library = match LIBRARY.get() {
+        Some(found) => found,
+        None => {
+            let found = driver_library(&SearchPath::from_env())?;
+            LIBRARY.get_or_init(|| found)
+        }
+    };
     let mut v = 0;
     // SAFETY: the library is loaded and has the symbol; the out-pointer is live.
     check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut v) })?;

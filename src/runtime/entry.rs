@@ -20,7 +20,7 @@ pub struct Header {
     pub kernel: String,
     /// Exact target.
     pub arch: String,
-    /// Release of NVRTC.
+    /// Release of NVRTC and length of its library.
     pub nvrtc: String,
     /// Digest of the include closure.
     pub sources: String,

@@ -154,6 +154,14 @@ impl Nvrtc {
         format!("{}.{}", self.version.0, self.version.1)
     }
 
+    /// Release and the library file's length, such as `13.0-109338064`: what cached cubins are keyed by. NVRTC does not tell its patch
+    /// level, and a patch may fix what it generates.
+    pub fn build(&self) -> String {
+        let file = mapped_file(self.functions.version as usize);
+        let length = file.and_then(|f| std::fs::metadata(f).ok()).map_or(0, |m| m.len());
+        format!("{}-{length}", self.release())
+    }
+
     /// Where it was found.
     pub fn place(&self) -> &str {
         &self.place

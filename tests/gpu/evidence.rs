@@ -38,6 +38,14 @@ pub fn features(facts: &Facts) -> Vec<String> {
     }
 }
 
+/// The kernel module's version where Linux tells it, else the CUDA version of the driver.
+fn driver(device: &CudaDevice) -> String {
+    let text = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    let number = |w: &&str| w.contains('.') && w.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let found = text.lines().next().and_then(|l| l.split_whitespace().find(number));
+    found.map_or_else(|| format!("CUDA {}", device.driver_version()), str::to_owned)
+}
+
 /// One record a group.
 pub fn records(device: &CudaDevice, suite: &str, seed: u64, results: &[(Vec<String>, &Verdict)]) -> Result<Value> {
     let row = row_by_name(ENGINE).ok_or_else(|| Error::new(ErrorCode::UnknownEngine, ENGINE, "a row of MANIFEST"))?;
@@ -59,7 +67,7 @@ pub fn records(device: &CudaDevice, suite: &str, seed: u64, results: &[(Vec<Stri
     }
     let record = |(features, (passed, failed, skipped, worst)): (&Vec<String>, &(u64, u64, u64, f64))| {
         json!({
-            "engine": ENGINE, "arch": device.arch(), "gpu": device.name(), "driver": device.driver_version(), "nvrtc": nvrtc,
+            "engine": ENGINE, "arch": device.arch(), "gpu": device.name(), "driver": driver(device), "nvrtc": nvrtc,
             "date": today(), "kernel_digest": digest, "suite": suite, "features": features, "passed": passed, "failed": failed,
             "skipped": skipped, "worst_error": worst, "seed": seed,
         })
