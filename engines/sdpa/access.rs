@@ -122,6 +122,9 @@ pub fn read_ints(port: &Port, axis: usize, count: usize, bytes: &[u8]) -> Result
 /// `B + 1` validated offsets of a ragged port in elements: non-negative, non-decreasing, products in 64 bits.
 fn ragged_bases(port: &Port, batch: usize, inputs: &Inputs<'_>) -> Result<Option<Vec<i64>>, HostError> {
     let Some(r) = port.ragged else { return Ok(None) };
+    if r.multiplier < 1 {
+        return Err(fault(&port.name, format!("ragged offset multiplier {}", r.multiplier), "at least 1"));
+    }
     let bytes = bytes_of(inputs, r.uid, &format!("ragged offsets of {}", port.name))?;
     let mut out = Vec::with_capacity(batch + 1);
     let mut last = 0;

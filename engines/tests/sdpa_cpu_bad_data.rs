@@ -124,6 +124,8 @@ fn ragged_offsets_are_widened_before_they_are_multiplied() {
     p.ragged = Some(Ragged { uid: 9, dtype: DType::I32, multiplier: 8192 });
     let place = Place::new(&p, Rows::Query, &lens, &inputs, usize::MAX).unwrap();
     assert_eq!(place.row(1, 0, 16), 262_159 * 8192);
+    p.ragged = Some(Ragged { uid: 9, dtype: DType::I32, multiplier: -1 });
+    assert!(Place::new(&p, Rows::Query, &lens, &inputs, usize::MAX).unwrap_err().given.contains("multiplier -1"));
     p.ragged = Some(Ragged { uid: 9, dtype: DType::I32, multiplier: i64::MAX / 1000 });
     assert!(Place::new(&p, Rows::Query, &lens, &inputs, usize::MAX).unwrap_err().expected.contains("64 bits"));
 }
