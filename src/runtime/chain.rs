@@ -1,6 +1,6 @@
 //! A chain of launches with everything that can be prepared prepared: what is left for `execute` is addresses (I5).
 //!
-//! Nothing here knows the driver; a [`Sink`] encodes maps and launches. Tests put a recorder there.
+//! Nothing here knows the driver; a `Sink` encodes maps and launches. Tests put a recorder there.
 
 use super::compile::Cubin;
 use super::tensor_map::{MapRequest, TensorMap};
