@@ -4,7 +4,9 @@
 
 use frostgraph::engines::launch::Base;
 use frostgraph::engines::{Arg, DType, KernelSpec, Launch, LaunchPlan, Step, Target, TensorMapSpec};
-use frostgraph::runtime::{CubinCache, CudaDevice, CudaEvent, CudaStream, DeviceBuffer, DeviceRange, Nvrtc, Program, SearchPath};
+use frostgraph::runtime::{
+    Bundle, CubinCache, CudaDevice, CudaEvent, CudaStream, DeviceBuffer, DeviceRange, Nvrtc, Program, SearchPath,
+};
 use frostgraph::{Device, ErrorCode};
 use std::path::Path;
 use std::process::Command;
@@ -153,16 +155,21 @@ fn every_driver_call_is_the_intended_one() {
     if !build(dir.path()) {
         return;
     }
-    // The child finds its kernels in the disk cache: NVRTC itself asks libcuda for things that the stand-in does not have.
-    let cache = CubinCache::new(Some(dir.path().join("cache")), 1 << 30);
+    // The child is a machine without NVRTC: its kernels come from a bundle.
+    let cache = CubinCache::new(None, 0);
+    let mut bundle = Bundle::default();
     for launch in [spin(), store(1)] {
-        cache.kernel(&nvrtc, "sm_90a", &launch.kernel).unwrap();
+        bundle.insert(&launch.kernel, &*cache.kernel(&nvrtc, "sm_90a", &launch.kernel).unwrap()).unwrap();
     }
+    let bundle_file = dir.path().join("kernels.fgb");
+    bundle.save(&bundle_file).unwrap();
     let trace = dir.path().join("trace");
     let out = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "child", "--nocapture"])
         .env("LD_LIBRARY_PATH", dir.path())
         .env("FROSTGRAPH_CACHE_DIR", dir.path().join("cache"))
+        .env("FROSTGRAPH_BUNDLE", &bundle_file)
+        .env("FROSTGRAPH_NVRTC", dir.path().join("none"))
         .env(TRACE, &trace)
         .output()
         .unwrap();
@@ -210,6 +217,7 @@ fn every_driver_call_is_the_intended_one() {
     assert_eq!(drops.iter().filter(|l| l.starts_with("cuMemFree_v2 ctx 0x101")).count(), 3, "{drops:?}");
     assert_eq!(drops.iter().filter(|l| l.starts_with("cuModuleUnload")).count(), 2);
     assert!(drops.contains(&"cuDevicePrimaryCtxRelease_v2 1"), "{drops:?}");
+    assert!(!dir.path().join("cache").exists(), "nothing was compiled");
     // Whatever was pushed was popped.
     let count = |what: &str| trace.lines().filter(|l| l.starts_with(what)).count();
     assert_eq!(count("cuCtxPushCurrent_v2"), count("cuCtxPopCurrent_v2"));
