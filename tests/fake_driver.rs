@@ -159,7 +159,7 @@ fn every_driver_call_is_the_intended_one() {
     let cache = CubinCache::new(None, 0);
     let mut bundle = Bundle::default();
     for launch in [spin(), store(1)] {
-        bundle.insert(&launch.kernel, &*cache.kernel(&nvrtc, "sm_90a", &launch.kernel).unwrap()).unwrap();
+        bundle.insert(&launch.kernel, &cache.kernel(&nvrtc, "sm_90a", &launch.kernel).unwrap()).unwrap();
     }
     let bundle_file = dir.path().join("kernels.fgb");
     bundle.save(&bundle_file).unwrap();

@@ -1,0 +1,281 @@
+use super::*;
+use crate::engines::{DType, TensorMapSpec};
+use crate::runtime::compile::Cubin;
+use crate::runtime::test_util::{allocations, image, spec};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Stands in for the driver: copies every parameter by its size, as the driver does during the call.
+#[derive(Default)]
+struct Recorder {
+    sizes: Vec<Vec<u32>>,
+    encoded: AtomicUsize,
+    calls: RefCell<Vec<(usize, Vec<Vec<u8>>)>>,
+    fail_at: Option<usize>,
+}
+
+impl Sink for Recorder {
+    fn encode(&self, request: &MapRequest) -> Result<TensorMap> {
+        self.encoded.fetch_add(1, Ordering::SeqCst);
+        let mut map = NO_MAP;
+        (map.opaque[0], map.opaque[1]) = (request.address, request.dim[1]);
+        Ok(map)
+    }
+
+    fn launch(&self, index: usize, params: &mut [*mut c_void]) -> Result<()> {
+        if self.fail_at == Some(index) {
+            return Err(Error::new(ErrorCode::CudaDriver, "failed", "CUDA_SUCCESS"));
+        }
+        assert_eq!(params.len(), self.sizes[index].len());
+        let bytes = |(p, &n): (&*mut c_void, &u32)| {
+            // SAFETY: the chain promises as many readable bytes as the parameter is wide.
+            unsafe { std::slice::from_raw_parts(p.cast::<u8>(), n as usize) }.to_vec()
+        };
+        self.calls.borrow_mut().push((index, params.iter().zip(&self.sizes[index]).map(bytes).collect()));
+        Ok(())
+    }
+}
+
+fn map(base: Base, tokens: Option<u64>) -> Arg {
+    Arg::Map(TensorMapSpec {
+        base,
+        dtype: DType::BF16,
+        dim: vec![Some(64), tokens, Some(2), Some(1)],
+        stride_bytes: vec![256, 128, 1024],
+        tile: vec![64, 64, 1, 1],
+        swizzle: 128,
+    })
+}
+
+fn launch(name: &'static str, args: Vec<Arg>) -> Launch {
+    Launch {
+        name,
+        kernel: spec(name),
+        grid: [7, 1, 1],
+        cluster: [1, 1, 1],
+        block: [256, 1, 1],
+        smem: 1024,
+        pdl: true,
+        names: vec![""; args.len()],
+        args,
+    }
+}
+
+/// Three launches: every kind of parameter, two regions, an operand used twice, an open map.
+fn plan() -> LaunchPlan {
+    let mut plan = LaunchPlan::default();
+    let delta = plan.region("delta", 1000).unwrap();
+    let accum = plan.region("dq_accum", 4096).unwrap();
+    plan.steps = vec![
+        Step::Kernel(launch("dot", vec![Arg::Ptr(Base::Tensor(10)), Arg::Ptr(Base::Region(delta)), Arg::Null, Arg::I32(-2)])),
+        Step::Kernel(launch(
+            "main",
+            vec![
+                map(Base::Tensor(11), None),
+                Arg::NoMap,
+                map(Base::Region(accum), Some(16)),
+                Arg::I64(-5_000_000_000),
+                Arg::F32(0.125),
+                Arg::Ptr(Base::Tensor(10)),
+            ],
+        )),
+        Step::Kernel(launch("cvt", vec![Arg::Ptr(Base::Region(accum)), Arg::Ptr(Base::Tensor(12))])),
+    ];
+    plan
+}
+
+fn recorder(plan: &LaunchPlan) -> Recorder {
+    let sizes = plan.steps.iter().map(|s| match s {
+        Step::Kernel(l) => l.args.iter().map(size_of).collect(),
+        Step::Host(_) => Vec::new(),
+    });
+    Recorder { sizes: sizes.collect(), ..Recorder::default() }
+}
+
+fn range(address: u64, bytes: u64) -> DeviceRange {
+    DeviceRange { address, bytes }
+}
+
+fn operand(uid: Uid) -> Option<DeviceRange> {
+    (10..=12).contains(&uid).then(|| range(uid as u64 * 0x10_0000, 256 * 100))
+}
+
+const WORKSPACE: DeviceRange = DeviceRange { address: 0x9000_0000, bytes: 1 << 20 };
+
+fn word(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes[..8].try_into().unwrap())
+}
+
+#[test]
+fn every_parameter_arrives_in_order_with_its_value() {
+    let plan = plan();
+    let chain = Chain::new(&[&plan]).unwrap();
+    assert_eq!(chain.operands(), [10, 11, 12]);
+    assert_eq!(chain.workspace_bytes(), 1024 + 4096);
+    let sink = recorder(&plan);
+    chain.run(&sink, &operand, WORKSPACE).unwrap();
+    let calls = sink.calls.into_inner();
+    assert_eq!(calls.iter().map(|c| c.0).collect::<Vec<_>>(), [0, 1, 2]);
+    let dot = &calls[0].1;
+    assert_eq!((word(&dot[0]), word(&dot[1]), word(&dot[2])), (0xa0_0000, 0x9000_0000, 0));
+    assert_eq!(dot[3], (-2i32).to_le_bytes());
+    let main = &calls[1].1;
+    assert_eq!((word(&main[0]), word(&main[0][8..])), (0xb0_0000, 100), "the open axis follows the bound bytes");
+    assert_eq!(main[1], [0; 128]);
+    assert_eq!(word(&main[2]), 0x9000_0000 + 1024);
+    assert_eq!(main[3], (-5_000_000_000i64).to_le_bytes());
+    assert_eq!(main[4], 0.125f32.to_le_bytes());
+    assert_eq!(word(&main[5]), 0xa0_0000);
+    assert_eq!((word(&calls[2].1[0]), word(&calls[2].1[1])), (0x9000_0400, 0xc0_0000));
+}
+
+/// I5: nothing is allocated, whether maps are encoded anew or kept.
+#[test]
+fn execute_allocates_nothing_i5() {
+    struct Null;
+    impl Sink for Null {
+        fn encode(&self, _: &MapRequest) -> Result<TensorMap> {
+            Ok(NO_MAP)
+        }
+        fn launch(&self, _: usize, params: &mut [*mut c_void]) -> Result<()> {
+            assert!(params.iter().all(|p| !p.is_null()));
+            Ok(())
+        }
+    }
+    let plan = plan();
+    let chain = Chain::new(&[&plan]).unwrap();
+    let before = allocations();
+    for round in 0..10u64 {
+        let moved = |uid| operand(uid).map(|r| range(r.address + 4096 * (round / 2), r.bytes));
+        chain.run(&Null, &moved, WORKSPACE).unwrap();
+    }
+    assert_eq!(allocations() - before, 0);
+    let held = chain.last.lock().unwrap();
+    let before = allocations();
+    chain.run(&Null, &operand, WORKSPACE).unwrap();
+    assert_eq!(allocations() - before, 0, "beside a thread that holds the kept maps");
+    drop(held);
+}
+
+#[test]
+fn maps_are_encoded_again_only_for_other_buffers() {
+    let plan = plan();
+    let chain = Chain::new(&[&plan]).unwrap();
+    let sink = recorder(&plan);
+    let run = |uids: &dyn Fn(Uid) -> Option<DeviceRange>, workspace| {
+        let before = sink.encoded.load(Ordering::SeqCst);
+        chain.run(&sink, uids, workspace).unwrap();
+        sink.encoded.load(Ordering::SeqCst) - before
+    };
+    assert_eq!(run(&operand, WORKSPACE), 2);
+    assert_eq!(run(&operand, WORKSPACE), 0);
+    let longer = |uid| operand(uid).map(|r| range(r.address, r.bytes + if uid == 11 { 256 } else { 0 }));
+    assert_eq!(run(&longer, WORKSPACE), 2, "the bound length decides the open extent");
+    assert_eq!(run(&longer, range(WORKSPACE.address + 128, WORKSPACE.bytes - 128)), 2);
+    assert_eq!(run(&operand, WORKSPACE), 2);
+}
+
+/// I5: two threads with different buffers never see each other's addresses.
+#[test]
+fn threads_do_not_mix_their_buffers_i5() {
+    let plan = plan();
+    let chain = Chain::new(&[&plan]).unwrap();
+    std::thread::scope(|s| {
+        for t in 0..4u64 {
+            let (plan, chain) = (&plan, &chain);
+            s.spawn(move || {
+                for _ in 0..200 {
+                    let sink = recorder(plan);
+                    let mine = |uid| operand(uid).map(|r| range(r.address + t * 0x1000_0000, r.bytes));
+                    let workspace = range(WORKSPACE.address + t * 0x1000_0000, WORKSPACE.bytes);
+                    chain.run(&sink, &mine, workspace).unwrap();
+                    let calls = sink.calls.into_inner();
+                    let expected = [0xb0_0000 + t * 0x1000_0000, workspace.address + 1024, 0xa0_0000 + t * 0x1000_0000];
+                    assert_eq!([0, 2, 5].map(|i| word(&calls[1].1[i])), expected);
+                }
+            });
+        }
+    });
+}
+
+/// Report 125: the workspace is checked against this chain's own need.
+#[test]
+fn workspace_faults_are_named_125() {
+    let plan = plan();
+    let chain = Chain::new(&[&plan]).unwrap();
+    let need = chain.workspace_bytes();
+    let run = |workspace| chain.run(&recorder(&plan), &operand, workspace).map_err(|e| (e.code, e.given.clone()));
+    assert_eq!(run(range(WORKSPACE.address, need)), Ok(()));
+    let short = run(range(WORKSPACE.address, need - 1)).unwrap_err();
+    assert_eq!(short, (ErrorCode::Workspace, format!("a workspace of {} bytes", need - 1)));
+    assert_eq!(run(DeviceRange::default()).unwrap_err().1, "a workspace of 0 bytes");
+    assert_eq!(run(range(WORKSPACE.address + 1, need)).unwrap_err().1, "a workspace whose base is 1 past a multiple of 128");
+    let over = run(range(0xb0_0000, need)).unwrap_err();
+    assert_eq!(over, (ErrorCode::BufferOverlap, "a workspace that shares memory with uid 11".into()));
+    // A chain without regions takes anything.
+    let bare = LaunchPlan { steps: vec![Step::Kernel(launch("k", vec![Arg::Ptr(Base::Tensor(10))]))], ..LaunchPlan::default() };
+    Chain::new(&[&bare]).unwrap().run(&recorder(&bare), &operand, DeviceRange::default()).unwrap();
+}
+
+#[test]
+fn operand_faults_are_named() {
+    let plan = plan();
+    let chain = Chain::new(&[&plan]).unwrap();
+    let run = |f: &dyn Fn(Uid) -> Option<DeviceRange>| chain.run(&recorder(&plan), f, WORKSPACE).unwrap_err();
+    let e = run(&|uid| operand(uid).filter(|_| uid != 12));
+    assert_eq!((e.code, e.at.as_str()), (ErrorCode::MissingBinding, "uid 12"));
+    let e = run(&|uid| if uid == 11 { Some(range(0, 100)) } else { operand(uid) });
+    assert_eq!((e.code, e.at.as_str()), (ErrorCode::MissingBinding, "uid 11"));
+    let e = run(&|uid| operand(uid).map(|r| range(r.address + 8, r.bytes)));
+    assert_eq!((e.code, e.at.as_str()), (ErrorCode::BufferAlignment, "uid 11"));
+    // A failed binding is not kept: the next good one works.
+    chain.run(&recorder(&plan), &operand, WORKSPACE).unwrap();
+}
+
+#[test]
+fn a_failing_launch_stops_the_chain() {
+    let plan = plan();
+    let sink = Recorder { fail_at: Some(1), ..recorder(&plan) };
+    let e = Chain::new(&[&plan]).unwrap().run(&sink, &operand, WORKSPACE).unwrap_err();
+    assert_eq!((e.code, sink.calls.into_inner().len()), (ErrorCode::CudaDriver, 1));
+}
+
+/// Report 28 and the hardware's limits: refused when the chain is made, with the launch's name.
+#[test]
+fn launches_beyond_the_limits_are_refused_28() {
+    let bad = |edit: fn(&mut Launch)| {
+        let mut l = launch("main", vec![]);
+        edit(&mut l);
+        let plan = LaunchPlan { steps: vec![Step::Kernel(l)], ..LaunchPlan::default() };
+        Chain::new(&[&plan]).unwrap_err().to_string()
+    };
+    assert!(bad(|l| l.grid = [1, 65_536, 1]).contains("launch main: a grid of 1x65536x1"));
+    assert!(bad(|l| l.grid = [0, 1, 1]).contains("a grid of 0x1x1"));
+    assert!(bad(|l| l.grid = [1 << 31, 1, 1]).contains("a grid of 2147483648x1x1"));
+    assert!(bad(|l| l.block = [1025, 1, 1]).contains("a block of [1025, 1, 1]"));
+    assert!(bad(|l| l.cluster = [2, 1, 1]).contains("a cluster of [2, 1, 1] for a grid of [7, 1, 1]"));
+    assert!(bad(|l| l.args = vec![Arg::I32(0); 97]).contains("97 parameters"));
+    assert!(bad(|l| l.args = vec![Arg::Ptr(Base::Region(3))]).contains("workspace region 3"));
+}
+
+#[test]
+fn a_lowering_that_disagrees_with_the_kernel_is_caught_without_a_gpu() {
+    let cubin = |params: &[(u16, u32)]| {
+        let spec = spec("main");
+        Cubin::new(&spec, "sm_90a", "13.0", image("main", params, b"code"), "").unwrap()
+    };
+    let target = Target::describe(90).unwrap();
+    let mut l = launch("main", vec![map(Base::Tensor(1), Some(1)), Arg::Null, Arg::I32(1)]);
+    l.names = vec!["tm_q", "lse", "batch"];
+    check_launch(&l, &cubin(&[(0, 128), (128, 8), (136, 4)]), &target).unwrap();
+    let e = check_launch(&l, &cubin(&[(0, 128), (128, 8), (136, 8)]), &target).unwrap_err();
+    assert_eq!(
+        e.to_string(),
+        "FG6006 at launch main: 3 parameters, number 2 'batch' of 4 bytes; expected 3 parameters as compiled, number 2 of 8 bytes"
+    );
+    assert!(check_launch(&l, &cubin(&[(0, 128), (128, 8)]), &target).is_err());
+    assert!(check_launch(&l, &cubin(&[(0, 128), (128, 8), (136, 4), (140, 4)]), &target).is_err());
+    l.smem = 232_449;
+    let e = check_launch(&l, &cubin(&[(0, 128), (128, 8), (136, 4)]), &target).unwrap_err();
+    assert_eq!(e.given, "232449 bytes of shared memory");
+}
