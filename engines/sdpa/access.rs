@@ -3,13 +3,13 @@
 //! Dense ports use their declared strides, ragged ports begin each sequence at `offset[b] * multiplier`, paged pools go through
 //! a block table. All arithmetic is 64-bit and checked before it is trusted (rule S7): a row stride may exceed 2^32 elements.
 
+mod io;
+mod scatter;
+
+use self::io::{decode, read_unit, write_unit, Io};
 use super::lengths::Lengths;
 use crate::{DType, HostError, Port, SdpaFacts, Uid};
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
-use rayon::prelude::*;
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// Read-only operands by uid, as in [`crate::HostBuffers::inputs`].
 pub type Inputs<'a> = BTreeMap<Uid, &'a [u8]>;
@@ -47,33 +47,6 @@ struct Pages {
     max_pages: usize,
     rows: i64,
     stride: i64,
-}
-
-/// Element types that the engines read and write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Io {
-    F32,
-    F16,
-    BF16,
-}
-
-impl Io {
-    fn of(port: &Port) -> Result<Io, HostError> {
-        match port.dtype {
-            DType::F32 => Ok(Io::F32),
-            DType::F16 => Ok(Io::F16),
-            DType::BF16 => Ok(Io::BF16),
-            other => Err(fault(&port.name, format!("element type {other}"), "f32, f16 or bf16")),
-        }
-    }
-
-    /// Bytes of an element.
-    fn size(self) -> usize {
-        match self {
-            Io::F32 => 4,
-            Io::F16 | Io::BF16 => 2,
-        }
-    }
 }
 
 /// The checked geometry of one operand: every `(batch, head, row)` that [`Place::row`] may be asked for lies in the buffer.
@@ -348,151 +321,6 @@ impl Place {
         }
         for (cell, &x) in bytes.chunks_mut(self.col.max(1) as usize * self.size).zip(row) {
             write_unit(self.dtype, &[x], cell);
-        }
-    }
-
-    /// Writes rows through `fill(b, h, s, row)`: batches `b`, heads and rows of the window, rows clipped to what the buffer holds.
-    ///
-    /// Runs in parallel where the layout nests, so that the buffer can be cut into disjoint pieces; the result is the same either way.
-    pub fn scatter<F>(&self, bytes: &mut [u8], b: Range<usize>, h: Range<usize>, s: Range<usize>, fill: &F)
-    where
-        F: Fn(usize, usize, usize, &mut [f32]) + Sync,
-    {
-        let held = |b: usize| (self.rows[b] as usize).min(s.end).saturating_sub(s.start) as i64;
-        let at = [b.start, h.start, s.start];
-        let heads = Axis { index: 1, count: h.len() as i64, stride: self.head };
-        if !self.ragged {
-            if b.is_empty() || h.is_empty() || held(b.start) == 0 {
-                return;
-            }
-            let stride = if b.len() > 1 { self.base[b.start + 1] - self.base[b.start] } else { 0 };
-            let axes = vec![
-                Axis { index: 0, count: b.len() as i64, stride },
-                heads,
-                Axis { index: 2, count: held(b.start), stride: self.row },
-            ];
-            let from = self.row(b.start, h.start, s.start) * self.size;
-            self.walk(&mut bytes[from..], axes, at, 2, fill);
-            return;
-        }
-        let inner = (self.cols as i64 - 1) * self.col;
-        // Head-major packing interleaves the sequences inside every head plane: one piece after the other there.
-        let token_major = self.row > (h.len() as i64 - 1) * self.head + inner;
-        if !token_major {
-            for b in b.filter(|&b| held(b) > 0) {
-                let axes = vec![heads, Axis { index: 2, count: held(b), stride: self.row }];
-                let from = self.row(b, at[1], at[2]) * self.size;
-                self.walk(&mut bytes[from..], axes, [b, at[1], at[2]], 2, fill);
-            }
-            return;
-        }
-        // Offsets are monotone and each sequence fits its slot, so every sequence is a piece of its own.
-        let (mut rest, mut start) = (bytes, 0);
-        rayon::scope(|scope| {
-            for b in b.filter(|&b| held(b) > 0) {
-                let axes = vec![heads, Axis { index: 2, count: held(b), stride: self.row }];
-                let from = self.row(b, at[1], at[2]) * self.size;
-                let long = (held(b) - 1) * self.row + (heads.count - 1) * self.head + inner + 1;
-                let (_, tail) = std::mem::take(&mut rest).split_at_mut(from - start);
-                let (mine, tail) = tail.split_at_mut(long as usize * self.size);
-                rest = tail;
-                start = from + long as usize * self.size;
-                scope.spawn(move |_| self.walk(mine, axes, [b, at[1], at[2]], 1, fill));
-            }
-        });
-    }
-
-    fn walk<F>(&self, bytes: &mut [u8], mut axes: Vec<Axis>, at: [usize; 3], parallel: u32, fill: &F)
-    where
-        F: Fn(usize, usize, usize, &mut [f32]) + Sync,
-    {
-        axes.retain(|a| a.count > 1);
-        axes.sort_by_key(|a| std::cmp::Reverse(a.stride));
-        let below: i64 = axes.iter().skip(1).map(|a| (a.count - 1) * a.stride).sum::<i64>() + (self.cols as i64 - 1) * self.col;
-        if let Some(&Axis { index, count, stride }) = axes.first().filter(|a| parallel > 0 && a.stride > below) {
-            // Several steps of the axis a piece where one holds few rows; the pieces of a group are walked in order.
-            let rows: i64 = axes[1..].iter().map(|a| a.count).product();
-            let group = (PIECE_ROWS / rows).clamp(1, count);
-            let pieces =
-                bytes.par_chunks_mut((group * stride) as usize * self.size).take((count as u64).div_ceil(group as u64) as usize);
-            pieces.enumerate().for_each(|(i, piece)| {
-                let start = i as i64 * group;
-                let (mut at, mut axes) = (at, axes.clone());
-                at[index] += start as usize;
-                axes[0].count = group.min(count - start);
-                self.walk(piece, axes, at, if group == 1 { parallel - 1 } else { 0 }, fill);
-            });
-            return;
-        }
-        let mut row = vec![0.0; self.cols];
-        for i in 0..axes.iter().map(|a| a.count).product() {
-            let (mut left, mut offset, mut at) = (i, 0, at);
-            for a in axes.iter().rev() {
-                at[a.index] += (left % a.count) as usize;
-                offset += left % a.count * a.stride;
-                left /= a.count;
-            }
-            fill(at[0], at[1], at[2], &mut row);
-            self.write_at(&mut bytes[offset as usize * self.size..], &row);
-        }
-    }
-}
-
-/// Rows of a piece that one thread writes at a time in a scatter.
-const PIECE_ROWS: i64 = 32;
-
-/// One of batch (0), head (1) and row (2) in a scatter.
-#[derive(Debug, Clone, Copy)]
-struct Axis {
-    index: usize,
-    count: i64,
-    stride: i64,
-}
-
-fn decode(dtype: Io, b: &[u8]) -> f32 {
-    match dtype {
-        Io::F16 => f16::from_ne_bytes([b[0], b[1]]).to_f32(),
-        Io::BF16 => bf16::from_ne_bytes([b[0], b[1]]).to_f32(),
-        Io::F32 => f32::from_ne_bytes([b[0], b[1], b[2], b[3]]),
-    }
-}
-
-/// Rounds values to contiguous elements, to nearest and ties to even.
-fn write_unit(dtype: Io, row: &[f32], out: &mut [u8]) {
-    match dtype {
-        Io::F16 => {
-            for (row, out) in row.chunks(64).zip(out.chunks_mut(128)) {
-                let mut halves = [f16::ZERO; 64];
-                halves[..row.len()].convert_from_f32_slice(row);
-                out.chunks_exact_mut(2).zip(halves).take(row.len()).for_each(|(o, x)| o.copy_from_slice(&x.to_ne_bytes()));
-            }
-        }
-        Io::BF16 => out.chunks_exact_mut(2).zip(row).for_each(|(o, &x)| o.copy_from_slice(&bf16::from_f32(x).to_ne_bytes())),
-        Io::F32 => out.chunks_exact_mut(4).zip(row).for_each(|(o, x)| o.copy_from_slice(&x.to_ne_bytes())),
-    }
-}
-
-/// Contiguous elements to f32; the buffer may start at any byte.
-fn read_unit(dtype: Io, src: &[u8], out: &mut [f32]) {
-    match dtype {
-        Io::F16 => {
-            for (s, o) in src.chunks(128).zip(out.chunks_mut(64)) {
-                let mut halves = [f16::ZERO; 64];
-                for (h, b) in halves.iter_mut().zip(s.chunks_exact(2)) {
-                    *h = f16::from_ne_bytes([b[0], b[1]]);
-                }
-                halves[..o.len()].convert_to_f32_slice(o);
-            }
-        }
-        Io::BF16 => {
-            for (o, b) in out.iter_mut().zip(src.chunks_exact(2)) {
-                *o = f32::from_bits((u16::from_ne_bytes([b[0], b[1]]) as u32) << 16);
-            }
-        }
-        Io::F32 => {
-            for (o, b) in out.iter_mut().zip(src.chunks_exact(4)) {
-                *o = f32::from_ne_bytes([b[0], b[1], b[2], b[3]]);
-            }
         }
     }
 }
