@@ -6,10 +6,10 @@
 #![cfg(feature = "cuda")]
 
 #[allow(dead_code, reason = "shared with the GPU program, which uses all of it")]
-#[path = "gpu/build.rs"]
+#[path = "gpu/build/mod.rs"]
 mod build;
 #[allow(dead_code, reason = "shared with the GPU program, which uses all of it")]
-#[path = "gpu/cases.rs"]
+#[path = "gpu/cases/mod.rs"]
 mod cases;
 #[allow(dead_code, reason = "shared with the GPU program, which uses all of it")]
 #[path = "gpu/plan.rs"]
@@ -42,8 +42,8 @@ fn have_nvrtc() -> bool {
 fn launches(case: &Case, cc: u32) -> Vec<Launch> {
     let device = Device::describe(&format!("sm_{cc}")).unwrap();
     let planned = plan::plan(case, &device).unwrap_or_else(|e| panic!("{case} on sm_{cc}: {e}"));
-    let Some((_, plan)) = planned else { return Vec::new() };
-    let lowered = plan.lower().unwrap_or_else(|e| panic!("{case} on sm_{cc}: {e}"));
+    let plan::Planned::Ready(planned) = planned else { return Vec::new() };
+    let lowered = planned.1.lower().unwrap_or_else(|e| panic!("{case} on sm_{cc}: {e}"));
     let steps = lowered.nodes.iter().flat_map(|n| n.launches.steps.clone());
     steps
         .filter_map(|s| match s {
@@ -138,7 +138,7 @@ fn every_default_configuration_compiles_within_its_budget() {
     for (family, row) in MANIFEST.iter().flat_map(|f| f.rows.iter().map(move |r| (f.name, r))) {
         let Caps::Sdpa(caps) = row.caps;
         for cc in arches(caps.arch) {
-            assert_eq!((family, row.name), ("sdpa_bwd", plan::ENGINE), "the sweep has no graphs for this row: add them");
+            assert_eq!((family, row.name), ("sdpa_bwd", cases::BWD), "the sweep has no graphs for this row: add them");
             for &(d_qk, d_v) in caps.head_dims.native {
                 let plain = Case { d_qk, d_v, ..Case::default() };
                 work.extend(launches(&plain, cc).into_iter().map(|l| (cc, l)));
@@ -152,7 +152,7 @@ fn every_default_configuration_compiles_within_its_budget() {
             }
         }
     }
-    let row = row_by_name(plan::ENGINE).unwrap();
+    let row = row_by_name(cases::BWD).unwrap();
     assert!(!work.is_empty(), "{} lowers to kernels", row.name);
     let start = std::time::Instant::now();
     let (faults, kernels) = sweep(work, false);
@@ -164,11 +164,14 @@ fn every_default_configuration_compiles_within_its_budget() {
 #[ignore = "the full product: about half an hour on two cores"]
 fn every_kernel_of_the_case_list_compiles_within_its_budget() {
     assert!(have_nvrtc(), "this command is about NVRTC");
-    let cases = cases::all();
-    let work = cases
-        .iter()
-        .flat_map(|c| [90, 100, 103, 110, 120, 121].map(|cc| launches(c, cc).into_iter().map(move |l| (cc, l))))
-        .flatten();
-    let (faults, kernels) = sweep(work.collect(), true);
+    let mut work = Vec::new();
+    for case in [cases::backward::all(), cases::forward::all()].concat() {
+        let Some(row) = row_by_name(case.engine) else { continue };
+        let Caps::Sdpa(caps) = row.caps;
+        for cc in arches(caps.arch) {
+            work.extend(launches(&case, cc).into_iter().map(|l| (cc, l)));
+        }
+    }
+    let (faults, kernels) = sweep(work, true);
     assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
 }

@@ -1,8 +1,6 @@
 //! Evidence records: one for each feature group of the cases that ran.
 
-use crate::cases::{Case, Lens, MaskKind};
-use crate::plan::ENGINE;
-use crate::work::Verdict;
+use crate::work::{Tally, Verdict};
 use frostgraph::engines::{row_by_name, Facts};
 use frostgraph::runtime::{CudaDevice, Nvrtc};
 use frostgraph::{Error, ErrorCode, Result};
@@ -46,61 +44,35 @@ fn driver(device: &CudaDevice) -> String {
     found.map_or_else(|| format!("CUDA {}", device.driver_version()), str::to_owned)
 }
 
-/// One record a group.
-pub fn records(device: &CudaDevice, suite: &str, seed: u64, results: &[(Vec<String>, &Verdict)]) -> Result<Value> {
-    let row = row_by_name(ENGINE).ok_or_else(|| Error::new(ErrorCode::UnknownEngine, ENGINE, "a row of MANIFEST"))?;
-    let digest =
-        frostgraph_kernels::digest(row.sources).map_err(|e| Error::new(ErrorCode::Nvrtc, e.to_string(), "embedded sources"))?;
+/// Digest of an engine's kernel sources.
+fn digest(engine: &str) -> Result<String> {
+    let row = row_by_name(engine).ok_or_else(|| Error::new(ErrorCode::UnknownEngine, engine, "a row of MANIFEST"))?;
+    frostgraph_kernels::digest(row.sources).map_err(|e| Error::new(ErrorCode::Nvrtc, e.to_string(), "embedded sources"))
+}
+
+/// One record for each engine and group of features.
+pub fn records(device: &CudaDevice, suite: &str, seed: u64, results: &[(&str, Vec<String>, &Verdict)]) -> Result<Value> {
     let cc = frostgraph::runtime::compile::compute_capability(&device.arch())?;
     let nvrtc = Nvrtc::get(cc).map_or_else(|_| "bundle".to_owned(), |n| n.release());
-    let mut groups: BTreeMap<Vec<String>, (u64, u64, u64, f64)> = BTreeMap::new();
-    for (features, verdict) in results {
-        let g = groups.entry(features.clone()).or_default();
-        match verdict {
-            Verdict::Passed(e) => {
-                g.0 += 1;
-                g.3 = g.3.max(*e);
-            }
-            Verdict::Failed(_) => g.1 += 1,
-            Verdict::Skipped(_) => g.2 += 1,
-        }
+    let mut groups: BTreeMap<(&str, &[String]), Tally> = BTreeMap::new();
+    for (engine, features, verdict) in results {
+        groups.entry((engine, features)).or_default().add(verdict);
     }
-    let record = |(features, (passed, failed, skipped, worst)): (&Vec<String>, &(u64, u64, u64, f64))| {
-        json!({
-            "engine": ENGINE, "arch": device.arch(), "gpu": device.name(), "driver": driver(device), "nvrtc": nvrtc,
-            "date": today(), "kernel_digest": digest, "suite": suite, "features": features, "passed": passed, "failed": failed,
-            "skipped": skipped, "worst_error": worst, "seed": seed,
-        })
-    };
-    Ok(Value::Array(groups.iter().filter(|(_, g)| g.0 + g.1 > 0).map(record).collect()))
+    let mut list = Vec::new();
+    for ((engine, features), t) in groups.iter().filter(|(_, t)| t.passed + t.failed > 0) {
+        list.push(json!({
+            "engine": engine, "arch": device.arch(), "gpu": device.name(), "driver": driver(device), "nvrtc": nvrtc,
+            "date": today(), "kernel_digest": digest(engine)?, "suite": suite, "features": features, "passed": t.passed,
+            "failed": t.failed, "skipped": t.skipped, "worst_error": t.worst, "seed": seed,
+        }));
+    }
+    Ok(Value::Array(list))
 }
 
 /// `h200` for `NVIDIA H200`: the file's name begins with it.
 pub fn short_name(gpu: &str) -> String {
     let last = gpu.rsplit(' ').find(|w| w.chars().any(|c| c.is_ascii_digit())).unwrap_or(gpu);
     last.to_ascii_lowercase().chars().filter(char::is_ascii_alphanumeric).collect()
-}
-
-/// Group of the short table that is printed last.
-pub fn group(case: &Case) -> String {
-    let base = match (&case.lens, case.bias, case.sink, case.tiles) {
-        (Lens::Thd { .. }, ..) => "THD",
-        (Lens::Padded { .. }, ..) => "padding",
-        (_, Some(_), ..) => "bias",
-        (_, _, true, _) => "sink",
-        (.., Some(_)) => "tiles",
-        _ => match case.mask {
-            MaskKind::None => "no mask",
-            MaskKind::Causal => "causal",
-            MaskKind::CausalBottomRight => "bottom-right",
-            MaskKind::Band(_) => "right band",
-            MaskKind::Window(_) => "window",
-            MaskKind::CausalWindow(_) => "causal window",
-            MaskKind::BottomRightWindow(_) => "bottom-right window",
-            MaskKind::TwoSided(..) => "two-sided window",
-        },
-    };
-    format!("{base}, {}", if case.deterministic { "deterministic" } else { "default" })
 }
 
 pub fn self_check() {

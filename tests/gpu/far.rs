@@ -2,9 +2,9 @@
 //! NaN, the wrapped places included, so a narrowed read poisons the result and a narrowed write is seen.
 
 use crate::build::{graph, DK, DQ, DV, D_O, K, O, Q, STATS, V};
-use crate::cases::{Case, MaskKind};
-use crate::plan::ENGINE;
-use crate::problem::{judge, prepare, POISON};
+use crate::cases::{Case, MaskKind, DECODE};
+use crate::judge::judge;
+use crate::problem::{prepare, POISON};
 use crate::rng::Rng;
 use crate::run::Gpu;
 use frostgraph::exec::{Bindings, Stream, Workspace};
@@ -15,9 +15,16 @@ use std::collections::BTreeMap;
 
 const FAR: [i64; 9] = [Q, K, V, O, D_O, STATS, DQ, DK, DV];
 
-/// Runs a small problem of `b` batch entries, all strided operands with this batch stride in elements, and compares it with the oracle.
-pub fn check(gpu: &Gpu, rng: &mut Rng, b: i64, stride: i64, dtype: DType) -> Result<()> {
-    let case = Case { b, h_q: 2, h_kv: 1, s_q: 70, s_kv: 70, dtype, mask: MaskKind::Causal, ..Case::default() };
+/// A small problem for one engine.
+pub fn small(engine: &'static str) -> Case {
+    let (s_q, s_kv, mask) = if engine == DECODE { (2, 70, MaskKind::None) } else { (70, 70, MaskKind::Causal) };
+    Case { engine, h_q: 2, h_kv: 1, s_q, s_kv, mask, ..Case::default() }
+}
+
+/// Runs a [`small`] problem of `b` batch entries, all strided operands with this batch stride in elements, and compares it with the
+/// oracle.
+pub fn check(gpu: &Gpu, rng: &mut Rng, engine: &'static str, b: i64, stride: i64, dtype: DType) -> Result<()> {
+    let case = Case { b, dtype, ..small(engine) };
     // The same values with ordinary strides give the expected results and the blocks to copy.
     let near = graph(&case)?.build_with(&gpu.planned, &BuildOptions::all_engines())?;
     let prepared = prepare(&case, near.nodes()[0].facts(), rng.next())?;
@@ -27,8 +34,8 @@ pub fn check(gpu: &Gpu, rng: &mut Rng, b: i64, stride: i64, dtype: DType) -> Res
         g.get_mut(id)?.stride[0] = stride;
     }
     let built = g.build_with(&gpu.planned, &BuildOptions::all_engines())?;
-    let plan = built.plans().find(|p| p.entries().all(|e| e.row.name == ENGINE));
-    let plan = plan.ok_or_else(|| Error::new(ErrorCode::NoPlan, "no plan for far batch entries", ENGINE))?;
+    let plan = built.plans().find(|p| p.entries().all(|e| e.row.name == engine));
+    let plan = plan.ok_or_else(|| Error::new(ErrorCode::NoPlan, "no plan for far batch entries", engine))?;
     let exe = plan.compile()?;
     let mut buffers = BTreeMap::new();
     let mut bindings = Bindings::new();
@@ -42,15 +49,15 @@ pub fn check(gpu: &Gpu, rng: &mut Rng, b: i64, stride: i64, dtype: DType) -> Res
             buffer.write(i as u64 * step, block)?;
         }
         bindings.device(operand.uid, buffer.range().address, buffer.bytes());
-        buffers.insert(operand.uid, (buffer, step));
+        buffers.insert(operand.uid, (buffer, step, u64::from(operand.dtype.bits() / 8)));
     }
     let scratch = DeviceBuffer::new(&gpu.device, exe.workspace_bytes())?;
     scratch.fill(&gpu.stream, 0, scratch.bytes(), POISON)?;
     let mut workspace = Workspace::device(scratch.range().address, scratch.bytes());
     exe.execute(&Stream::cuda(gpu.stream.raw()), &mut bindings, &mut workspace)?;
     gpu.stream.synchronize()?;
-    for uid in [DQ, DK, DV] {
-        let (buffer, step) = &buffers[&uid];
+    for &uid in prepared.owned.keys() {
+        let (buffer, step, width) = &buffers[&uid];
         let block = prepared.tensors[&uid].len() / b as usize;
         let mut compact = vec![0; block * b as usize];
         for (i, part) in compact.chunks_exact_mut(block).enumerate() {
@@ -58,7 +65,6 @@ pub fn check(gpu: &Gpu, rng: &mut Rng, b: i64, stride: i64, dtype: DType) -> Res
         }
         judge(&case, &prepared, uid, &compact)?;
         // Between the entries nothing was written: behind each entry, and where 32-bit bytes or elements of its offset would land.
-        let width = 2;
         for i in 0..b as u64 {
             let behind = i * step + block as u64;
             let wraps = [behind, (i * step) % (1 << 32) + block as u64, (i * step / width) % (1 << 32) * width + block as u64];

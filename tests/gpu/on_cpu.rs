@@ -2,14 +2,15 @@
 
 use crate::build::graph;
 use crate::cases::Case;
-use crate::problem::{is_output, judge, prepare};
+use crate::judge::judge;
+use crate::problem::prepare;
 use frostgraph::exec::{Bindings, HostWorkspace, Stream};
 use frostgraph::plan::BuildOptions;
 use frostgraph::{Device, Error, ErrorCode, Result};
 
 /// Runs a case on the CPU and gives the worst error.
 pub fn run(case: &Case, seed: u64) -> Result<f64> {
-    let case = Case { tiles: None, ..case.clone() };
+    let case = Case { knobs: Vec::new(), ..case.clone() };
     let built = graph(&case)?.build_with(&Device::cpu(), &BuildOptions::all_engines())?;
     let exe = built.best()?.compile()?;
     let prepared = prepare(&case, built.nodes()[0].facts(), seed)?;
@@ -18,7 +19,7 @@ pub fn run(case: &Case, seed: u64) -> Result<f64> {
     let scratch = scratch.as_mut().ok_or_else(|| Error::new(ErrorCode::Workspace, "too large", "a workspace that fits"))?;
     let mut bindings = Bindings::new();
     for (&uid, bytes) in &mut tensors {
-        if is_output(uid) {
+        if prepared.owned.contains_key(&uid) {
             bindings.write(uid, bytes.as_mut_slice());
         } else {
             bindings.read(uid, bytes.as_slice());

@@ -1,13 +1,15 @@
 //! Inputs of a case on the host, and what the outputs must be.
 
-use crate::build::{offsets, tokens, BIAS, DBIAS, DK, DQ, DSINK, DV, D_O, K, O, Q, RAG_KV, RAG_Q, SEQ_KV, SEQ_Q, SINK, STATS, V};
+use crate::build::{offsets, tokens, BIAS, CU_KV, CU_Q, DBIAS, DK, DQ, DSINK, DV, D_O, K, MAX, O, Q, RAG_KV, RAG_Q};
+use crate::build::{SEQ_KV, SEQ_Q, SINK, STATS, SUM, TABLE_K, TABLE_V, V};
 use crate::cases::{Case, Lens};
 use crate::rng::Rng;
 use crate::rounding;
+use crate::values;
 use frostgraph::engines::sdpa::access::{Inputs, Rows};
 use frostgraph::engines::sdpa::dense::{dense_shape, read_dense, write_dense};
-use frostgraph::engines::sdpa::oracle::{OracleBackward, Problem};
-use frostgraph::engines::{Facts, HostError, Port, SdpaFacts};
+use frostgraph::engines::sdpa::oracle::{OracleBackward, OracleForward, Problem};
+use frostgraph::engines::{Facts, Feature, HostError, Port, SdpaFacts};
 use frostgraph::{DType, Error, ErrorCode, Result};
 use std::collections::BTreeMap;
 
@@ -20,12 +22,18 @@ pub struct Prepared {
     pub tensors: BTreeMap<i64, Vec<u8>>,
     /// For each output, which bytes belong to elements that must be written.
     pub owned: BTreeMap<i64, Vec<bool>>,
-    pub expected: OracleBackward,
+    /// What each output must hold, by uid.
+    pub expected: Outputs,
     /// The io-rounding yardstick.
-    pub rounded: OracleBackward,
+    pub rounded: Outputs,
+    /// Query rows that see no key, the sink not counted; of a forward.
+    pub empty_rows: Option<Vec<bool>>,
 }
 
-fn host(e: HostError) -> Error {
+/// Dense outputs by uid.
+pub type Outputs = BTreeMap<i64, Vec<f64>>;
+
+pub fn host(e: HostError) -> Error {
     Error::new(ErrorCode::BadData, e.to_string(), "a well-formed case")
 }
 
@@ -34,12 +42,12 @@ pub fn facts_of(facts: &Facts) -> &SdpaFacts {
     f
 }
 
-fn ints(values: &[i64], wide: bool) -> Vec<u8> {
+pub fn ints(values: &[i64], wide: bool) -> Vec<u8> {
     let write = |v: &i64| if wide { v.to_ne_bytes().to_vec() } else { (*v as i32).to_ne_bytes().to_vec() };
     values.iter().flat_map(write).collect()
 }
 
-/// The ports of a backward by uid, with the axis that bounds their rows.
+/// The ports by uid, with the axis that bounds their rows.
 pub fn ports(f: &SdpaFacts) -> Vec<(&Port, Rows)> {
     let p = &f.ports;
     let all = [
@@ -49,6 +57,8 @@ pub fn ports(f: &SdpaFacts) -> Vec<(&Port, Rows)> {
         (&p.o, Rows::Query),
         (&p.d_o, Rows::Query),
         (&p.stats, Rows::Query),
+        (&p.score_max, Rows::Query),
+        (&p.score_sum_exp, Rows::Query),
         (&p.dq, Rows::Query),
         (&p.dk, Rows::Key),
         (&p.dv, Rows::Key),
@@ -60,18 +70,33 @@ pub fn ports(f: &SdpaFacts) -> Vec<(&Port, Rows)> {
     all.into_iter().filter_map(|(p, rows)| Some((p.as_ref()?, rows))).collect()
 }
 
-pub fn is_output(uid: i64) -> bool {
-    [DQ, DK, DV, DBIAS, DSINK].contains(&uid)
+/// Uids that the node writes.
+fn written(case: &Case) -> &'static [i64] {
+    if case.is_forward() {
+        &[O, STATS, MAX, SUM]
+    } else {
+        &[DQ, DK, DV, DBIAS, DSINK]
+    }
 }
 
-pub fn expected_of(b: &OracleBackward, uid: i64) -> &[f64] {
-    match uid {
-        DQ => &b.dq,
-        DK => &b.dk,
-        DV => &b.dv,
-        DBIAS => &b.dbias,
-        _ => &b.dsink,
+fn gradients(b: OracleBackward) -> Outputs {
+    BTreeMap::from([(DQ, b.dq), (DK, b.dk), (DV, b.dv), (DBIAS, b.dbias), (DSINK, b.dsink)])
+}
+
+/// The forward's outputs; a packed output has no rows past a length, which read back as 0.
+fn results(f: &SdpaFacts, problem: &Problem, x: OracleForward) -> Outputs {
+    let stats = if f.features.has(Feature::StatsLog2) { x.stats_log2() } else { x.stats };
+    let mut out = BTreeMap::from([(O, x.o), (STATS, stats), (MAX, x.score_max), (SUM, x.score_sum_exp)]);
+    for (port, _) in ports(f).into_iter().filter(|(p, _)| p.ragged.is_some()) {
+        let Some(dense) = out.get_mut(&port.uid) else { continue };
+        let [_, h, s, d] = dense_shape(f, port, Rows::Query);
+        for (i, v) in dense.iter_mut().enumerate() {
+            if (i / d % s) as i64 >= problem.lens.q[i / (h * s * d)] {
+                *v = 0.0;
+            }
+        }
     }
+    out
 }
 
 /// Bytes of a port: what the declared extents address, or the packed tokens.
@@ -104,9 +129,19 @@ pub fn prepare(case: &Case, facts: &Facts, seed: u64) -> Result<Prepared> {
     let f = facts_of(facts).clone();
     let mut rng = Rng(seed);
     let mut tensors: BTreeMap<i64, Vec<u8>> = BTreeMap::new();
-    if let Lens::Padded { q, kv } | Lens::Thd { q, kv, .. } = &case.lens {
-        tensors.insert(SEQ_Q, ints(q, false));
-        tensors.insert(SEQ_KV, ints(kv, false));
+    if let Some((q, kv)) = case.lens.both() {
+        if case.fwd.cu {
+            tensors.insert(CU_Q, ints(&values::prefix_sums(q), false));
+            tensors.insert(CU_KV, ints(&values::prefix_sums(kv), false));
+        } else {
+            tensors.insert(SEQ_Q, ints(q, false));
+            tensors.insert(SEQ_KV, ints(kv, false));
+        }
+        if let Some(pages) = case.fwd.pages {
+            for uid in [TABLE_K, TABLE_V] {
+                tensors.insert(uid, ints(&values::block_table(case, pages, kv, &mut rng), false));
+            }
+        }
     }
     if let Lens::Thd { q, kv, wide, .. } = &case.lens {
         tensors.insert(RAG_Q, ints(&offsets(q), *wide));
@@ -117,13 +152,12 @@ pub fn prepare(case: &Case, facts: &Facts, seed: u64) -> Result<Prepared> {
     }
     let full_q = vec![case.s_q; case.b as usize];
     let full_kv = vec![case.s_kv; case.b as usize];
-    let (len_q, len_kv) = match &case.lens {
-        Lens::Full => (&full_q, &full_kv),
-        Lens::Padded { q, kv } | Lens::Thd { q, kv, .. } => (q, kv),
-    };
+    let (len_q, len_kv) = case.lens.both().unwrap_or((&full_q, &full_kv));
     let random = [Q, K, V, D_O, BIAS, SINK];
     for (port, rows) in ports(&f).into_iter().filter(|(p, _)| random.contains(&p.uid)) {
-        let mut dense = rng.normals(dense_shape(&f, port, rows).iter().product());
+        let shape = dense_shape(&f, port, rows);
+        let mut dense = rng.normals(shape.iter().product());
+        values::shape_logits(case, port.uid, shape, &mut dense);
         match rows {
             Rows::Query => spoil(&f, port, rows, len_q, &mut dense),
             Rows::Key => spoil(&f, port, rows, len_kv, &mut dense),
@@ -131,29 +165,20 @@ pub fn prepare(case: &Case, facts: &Facts, seed: u64) -> Result<Prepared> {
         }
         store(&f, port, rows, &dense, &mut tensors)?;
     }
-    // The forward's results in the precision in which they are stored.
     let problem = Problem::gather(&f, &borrow(&tensors)).map_err(host)?;
     let forward = problem.forward();
-    for (port, rows) in ports(&f) {
-        let mut dense = match port.uid {
-            O => forward.o.clone(),
-            STATS => forward.stats.clone(),
-            _ => continue,
-        };
-        spoil(&f, port, rows, len_q, &mut dense);
-        store(&f, port, rows, &dense, &mut tensors)?;
-    }
-    let inputs = borrow(&tensors);
-    let read = |uid: i64| -> Result<Vec<f64>> {
-        let (port, rows) = ports(&f).into_iter().find(|(p, _)| p.uid == uid).ok_or_else(|| host(no_port(uid)))?;
-        read_dense(&f, port, rows, &inputs, inputs[&uid]).map_err(host)
+    let (expected, rounded, empty_rows) = if case.is_forward() {
+        let empty = forward.score_max.iter().map(|&m| m == f64::NEG_INFINITY).collect();
+        let rounded = rounding::forward(&problem, &forward, case.dtype);
+        (results(&f, &problem, forward), results(&f, &problem, rounded), Some(empty))
+    } else {
+        let [o, stats, d_o] = backward_inputs(&f, forward, len_q, &mut tensors)?;
+        let rounded = rounding::backward(&problem, &o, &stats, &d_o, case.dtype, case.dbias.unwrap_or(DType::F32));
+        (gradients(problem.backward(&o, &stats, &d_o)), gradients(rounded), None)
     };
-    let (o, stats, d_o) = (read(O)?, read(STATS)?, read(D_O)?);
-    let expected = problem.backward(&o, &stats, &d_o);
-    let dbias = case.dbias.unwrap_or(DType::F32);
-    let rounded = rounding::backward(&problem, &o, &stats, &d_o, case.dtype, dbias);
+    let inputs = borrow(&tensors);
     let mut owned = BTreeMap::new();
-    for (port, rows) in ports(&f).into_iter().filter(|(p, _)| is_output(p.uid)) {
+    for (port, rows) in ports(&f).into_iter().filter(|(p, _)| written(case).contains(&p.uid)) {
         // Zeros go exactly where elements lie.
         let mut bytes = vec![POISON; tensors[&port.uid].len()];
         let zeros = vec![0.0; dense_shape(&f, port, rows).iter().product()];
@@ -161,88 +186,43 @@ pub fn prepare(case: &Case, facts: &Facts, seed: u64) -> Result<Prepared> {
         owned.insert(port.uid, bytes.into_iter().map(|b| b == 0).collect());
     }
     drop(inputs);
-    Ok(Prepared { facts: f, tensors, owned, expected, rounded })
+    Ok(Prepared { facts: f, tensors, owned, expected, rounded, empty_rows })
 }
 
-fn no_port(uid: i64) -> HostError {
-    HostError { given: format!("no port with uid {uid}"), expected: "a port".into(), tensor: String::new() }
+/// Stores the forward's O and Stats in the precision in which they are stored, and reads back O, Stats and dO.
+fn backward_inputs(
+    f: &SdpaFacts,
+    forward: OracleForward,
+    len_q: &[i64],
+    tensors: &mut BTreeMap<i64, Vec<u8>>,
+) -> Result<[Vec<f64>; 3]> {
+    for (uid, mut dense) in [(O, forward.o), (STATS, forward.stats)] {
+        let (port, rows) = port_of(f, uid)?;
+        spoil(f, port, rows, len_q, &mut dense);
+        store(f, port, rows, &dense, tensors)?;
+    }
+    let inputs = borrow(tensors);
+    let read = |uid: i64| -> Result<Vec<f64>> {
+        let (port, rows) = port_of(f, uid)?;
+        read_dense(f, port, rows, &inputs, inputs[&uid]).map_err(host)
+    };
+    Ok([read(O)?, read(STATS)?, read(D_O)?])
+}
+
+/// The port with this uid and the axis that bounds its rows.
+pub fn port_of(f: &SdpaFacts, uid: i64) -> Result<(&Port, Rows)> {
+    ports(f).into_iter().find(|(p, _)| p.uid == uid).ok_or_else(|| {
+        host(HostError { given: format!("no port with uid {uid}"), expected: "a port".into(), tensor: String::new() })
+    })
 }
 
 pub fn borrow(tensors: &BTreeMap<i64, Vec<u8>>) -> Inputs<'_> {
     tensors.iter().map(|(&uid, bytes)| (uid, bytes.as_slice())).collect()
 }
 
-fn store(f: &SdpaFacts, port: &Port, rows: Rows, dense: &[f64], tensors: &mut BTreeMap<i64, Vec<u8>>) -> Result<()> {
+pub fn store(f: &SdpaFacts, port: &Port, rows: Rows, dense: &[f64], tensors: &mut BTreeMap<i64, Vec<u8>>) -> Result<()> {
     let mut bytes = tensors.remove(&port.uid).unwrap_or_default();
     write_dense(f, port, rows, &borrow(tensors), dense, &mut bytes).map_err(host)?;
     tensors.insert(port.uid, bytes);
     Ok(())
-}
-
-/// Worst distance of one output: relative Frobenius norm, and largest difference over the largest value.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Distance {
-    pub frobenius: f64,
-    pub peak: f64,
-}
-
-/// Inputs are of unit size, and so are gradients unless they cancel (a single key has dQ = 0 exactly): below this size what is left is
-/// fp32 noise, and errors count absolutely.
-const FLOOR: f64 = 1e-3;
-
-pub fn distance(got: &[f64], want: &[f64]) -> Distance {
-    let (mut diff, mut norm, mut peak, mut top) = (0.0f64, got.len() as f64 * FLOOR * FLOOR, 0.0f64, FLOOR);
-    for (&g, &w) in got.iter().zip(want) {
-        if !g.is_finite() {
-            return Distance { frobenius: f64::INFINITY, peak: f64::INFINITY };
-        }
-        diff += (g - w).powi(2);
-        norm += w.powi(2);
-        peak = peak.max((g - w).abs());
-        top = top.max(w.abs());
-    }
-    Distance { frobenius: (diff / norm).sqrt(), peak: peak / top }
-}
-
-/// Compares one output with the oracle: at most twice what io rounding costs, and never above 1e-2 (bf16) or 2e-3 (f16).
-///
-/// With a few elements both errors are luck, so there one unit of the last place is allowed (two for the peak). Rows past a length must be
-/// exactly zero.
-pub fn judge(case: &Case, p: &Prepared, uid: i64, bytes: &[u8]) -> Result<Distance> {
-    let (port, rows) = ports(&p.facts).into_iter().find(|(x, _)| x.uid == uid).ok_or_else(|| host(no_port(uid)))?;
-    let got = read_dense(&p.facts, port, rows, &borrow(&p.tensors), bytes).map_err(host)?;
-    let (want, rounded) = (expected_of(&p.expected, uid), expected_of(&p.rounded, uid));
-    let (is, yard) = (distance(&got, want), distance(rounded, want));
-    let (cap, unit) = if case.dtype == DType::BF16 { (1e-2, 1.0 / 256.0) } else { (2e-3, 1.0 / 2048.0) };
-    let unit: f64 = if got.len() <= 64 { unit } else { 0.0 };
-    // An fp32 output (dBias, dSink) is never rounded to the io type: there the yardstick is fp32 arithmetic and its exponential.
-    let unit = if port.dtype == DType::F32 { unit.max(1e-4) } else { unit };
-    let frobenius = (2.0 * yard.frobenius).max(unit).min(cap);
-    let peak = (2.0 * yard.peak).max(2.0 * unit).min(2.0 * cap);
-    let [_, h, s, d] = dense_shape(&p.facts, port, rows);
-    if let (Lens::Padded { q, kv }, true) = (&case.lens, rows != Rows::Declared) {
-        let lens = if rows == Rows::Query { q } else { kv };
-        let past = |i: usize| (i / d % s) as i64 >= lens[i / (h * s * d)];
-        if let Some(i) = (0..got.len()).find(|&i| past(i) && got[i] != 0.0) {
-            let given = format!("{} is {} at dense index {i}, past its sequence's length", port.name, got[i]);
-            return Err(Error::new(ErrorCode::CheckFailed, given, "exactly 0"));
-        }
-    }
-    if is.frobenius <= frobenius && is.peak <= peak {
-        return Ok(is);
-    }
-    let worst = got.iter().zip(want).enumerate().max_by(|(_, (a, b)), (_, (c, d))| {
-        let gap = |x: &f64, y: &f64| if x.is_finite() { (x - y).abs() } else { f64::INFINITY };
-        gap(a, b).total_cmp(&gap(c, d))
-    });
-    Err(Error::new(
-        ErrorCode::CheckFailed,
-        format!("{} is off by {:.2e} (peak {:.2e})", port.name, is.frobenius, is.peak),
-        format!("at most {frobenius:.2e} (peak {peak:.2e})"),
-    )
-    .details(
-        worst.map(|(i, (g, w))| {
-            format!("worst at dense index {i} of {:?}: {g} instead of {w}", dense_shape(&p.facts, port, rows))
-        }),
-    ))
 }

@@ -1,7 +1,7 @@
-//! What rounding to the io type alone costs: the backward in f64 with P, dS, the per-head partials and the results rounded where a
+//! What rounding to the io type alone costs: forward and backward in f64 with P, dS, the per-head partials and the results rounded where a
 //! tensor-core chain must round them. The yardstick of the error bound.
 
-use frostgraph::engines::sdpa::oracle::{OracleBackward, Problem};
+use frostgraph::engines::sdpa::oracle::{OracleBackward, OracleForward, Problem};
 use frostgraph::DType;
 use rayon::prelude::*;
 
@@ -20,6 +20,12 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 
 fn add(to: &mut [f64], from: &[f64], by: f64) {
     to.iter_mut().zip(from).for_each(|(t, f)| *t += by * f);
+}
+
+fn bias(p: &Problem, b: usize, h: usize, i: usize, j: usize) -> f64 {
+    p.bias.as_ref().map_or(0.0, |(x, dims)| {
+        x[(((if dims[0] == 1 { 0 } else { b }) * dims[1] + if dims[1] == 1 { 0 } else { h }) * p.s_q + i) * p.s_kv + j]
+    })
 }
 
 /// One query head of one batch entry: its dQ, its share of dK and dV, its dS.
@@ -51,10 +57,7 @@ fn head(p: &Problem, o: &[f64], stats: &[f64], d_o: &[f64], dtype: DType, b: usi
         }
         for j in (0..skv).filter(|&j| p.keeps(b, i, j)) {
             let (k, v) = (&p.k[(kh + j) * dq..][..dq], &p.v[(kh + j) * dv..][..dv]);
-            let bias = p.bias.as_ref().map_or(0.0, |(x, dims)| {
-                x[(((if dims[0] == 1 { 0 } else { b }) * dims[1] + if dims[1] == 1 { 0 } else { h }) * sq + i) * skv + j]
-            });
-            let prob = (p.scale * dot(q, k) + bias - stats[r]).exp();
+            let prob = (p.scale * dot(q, k) + bias(p, b, h, i, j) - stats[r]).exp();
             let ds = prob * (dot(go, v) - delta);
             if p.bias.is_some() {
                 out.ds[i * skv + j] = ds;
@@ -102,4 +105,27 @@ pub fn backward(p: &Problem, o: &[f64], stats: &[f64], d_o: &[f64], dtype: DType
     out.dbias.iter_mut().for_each(|v| *v = rounded(*v, dbias));
     out.dsink.iter_mut().for_each(|v| *v = rounded(*v, DType::F32));
     out
+}
+
+/// The forward with P rounded to the io type before it meets V, and O rounded at the end. P is relative to the row's maximum, as an
+/// online softmax holds it; the sum is of unrounded values. Stats, maximum and sum keep fp32.
+pub fn forward(p: &Problem, exact: &OracleForward, dtype: DType) -> OracleForward {
+    let row = |r: usize| -> Vec<f64> {
+        let (b, h, i) = (r / (p.h_q * p.s_q), r / p.s_q % p.h_q, r % p.s_q);
+        let (max, lse, mut o) = (exact.score_max[r], exact.stats[r], vec![0.0; p.d_v]);
+        if !max.is_finite() || !lse.is_finite() {
+            return o;
+        }
+        let kh = (b * p.h_kv + h / (p.h_q / p.h_kv)) * p.s_kv;
+        for j in (0..p.s_kv).filter(|&j| p.keeps(b, i, j)) {
+            let score = p.scale * dot(&p.q[r * p.d_qk..][..p.d_qk], &p.k[(kh + j) * p.d_qk..][..p.d_qk]) + bias(p, b, h, i, j);
+            add(&mut o, &p.v[(kh + j) * p.d_v..][..p.d_v], rounded((score - max).exp(), dtype));
+        }
+        // exp(lse - max) is the sum, the sink's share included.
+        let total = (lse - max).exp();
+        o.iter().map(|&v| rounded(v / total, dtype)).collect()
+    };
+    let o = (0..exact.stats.len()).into_par_iter().flat_map_iter(row).collect();
+    let f32s = |x: &[f64]| x.iter().map(|&v| rounded(v, DType::F32)).collect();
+    OracleForward { o, stats: f32s(&exact.stats), score_max: f32s(&exact.score_max), score_sum_exp: f32s(&exact.score_sum_exp) }
 }

@@ -2,9 +2,12 @@
 
 use crate::cases::Case;
 use crate::image::Image;
-use crate::plan::plan;
-use crate::problem::{is_output, judge, prepare, Distance, Prepared};
+use crate::judge::{judge, Distance};
+use crate::plan::{plan, Planned};
+use crate::problem::{prepare, Prepared};
+use frostgraph::engines::Facts;
 use frostgraph::exec::{Executable, Stream};
+use frostgraph::plan::Plan;
 use frostgraph::runtime::{CudaDevice, CudaStream};
 use frostgraph::{Device, Error, ErrorCode, Result};
 use std::collections::BTreeMap;
@@ -32,13 +35,20 @@ pub struct Ready {
     pub image: Image,
 }
 
-/// Compiles and fills a case; `None` for tiles that its shape does not have.
-pub fn ready(gpu: &Gpu, case: &Case, seed: u64) -> Result<Option<Ready>> {
-    let Some((built, plan)) = plan(case, &gpu.planned)? else { return Ok(None) };
+/// Compiles and fills a case; the engine's reason where it declines.
+pub fn ready(gpu: &Gpu, case: &Case, seed: u64) -> Result<std::result::Result<Ready, String>> {
+    match plan(case, &gpu.planned)? {
+        Planned::Ready(p) => ready_with(gpu, case, &p.1, p.0.nodes()[0].facts(), seed).map(Ok),
+        Planned::Declined(why) => Ok(Err(why)),
+    }
+}
+
+/// As [`ready`] with a plan that the caller chose.
+pub fn ready_with(gpu: &Gpu, case: &Case, plan: &Plan, facts: &Facts, seed: u64) -> Result<Ready> {
     let exe = plan.compile()?;
-    let prepared = prepare(case, built.nodes()[0].facts(), seed)?;
+    let prepared = prepare(case, facts, seed)?;
     let image = Image::new(&gpu.device, &prepared.tensors, exe.workspace_bytes())?;
-    Ok(Some(Ready { case: case.clone(), exe, prepared, image }))
+    Ok(Ready { case: case.clone(), exe, prepared, image })
 }
 
 impl Ready {
@@ -71,7 +81,7 @@ impl Ready {
             let bytes = self.image.part(after, uid).iter().zip(mask).filter(|(_, &m)| m).map(|(&b, _)| b);
             (uid, bytes.collect())
         };
-        self.prepared.owned.iter().filter(|(uid, _)| is_output(**uid)).map(own).collect()
+        self.prepared.owned.iter().map(own).collect()
     }
 }
 
@@ -81,19 +91,22 @@ pub enum Outcome {
     Passed {
         error: f64,
     },
-    /// The tiles do not exist for this shape.
-    Skipped,
+    /// The engine's reason.
+    Skipped(String),
 }
 
-/// Runs a case twice, with different garbage in the workspace; a deterministic case must give the same bits both times.
+/// Runs a case twice, with different garbage in the workspace; a forward or a deterministic backward must give the same bits both times.
 pub fn run_case(gpu: &Gpu, case: &Case, seed: u64) -> Result<Outcome> {
-    let Some(mut r) = ready(gpu, case, seed)? else { return Ok(Outcome::Skipped) };
+    let mut r = match ready(gpu, case, seed)? {
+        Ok(r) => r,
+        Err(why) => return Ok(Outcome::Skipped(why)),
+    };
     let first = r.run(&gpu.stream, 0xff)?;
     r.image.untouched(&first, &r.prepared.owned)?;
     let error = r.judge(&first)?.frobenius;
     let second = r.run(&gpu.stream, 0x00)?;
     r.judge(&second)?;
-    if case.deterministic && r.outputs(&first) != r.outputs(&second) {
+    if case.repeats() && r.outputs(&first) != r.outputs(&second) {
         return Err(Error::new(ErrorCode::CheckFailed, "two runs with other bits", "a deterministic plan to repeat its bits"));
     }
     Ok(Outcome::Passed { error })

@@ -1,8 +1,7 @@
 //! Worker processes: each runs items one at a time and says so, the parent kills one that hangs and goes on with the next item.
 
-use crate::cases;
 use crate::run::{run_case, Gpu, Outcome};
-use crate::special;
+use crate::suite::Suite;
 use serde_json::{json, Value};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -17,27 +16,50 @@ pub enum Verdict {
     Skipped(String),
 }
 
-/// An item: index into the case list, or into the specials.
+/// Verdicts of a group.
+#[derive(Debug, Clone, Default)]
+pub struct Tally {
+    pub passed: u64,
+    pub failed: u64,
+    pub skipped: u64,
+    pub worst: f64,
+}
+
+impl Tally {
+    pub fn add(&mut self, verdict: &Verdict) {
+        match verdict {
+            Verdict::Passed(e) => {
+                self.passed += 1;
+                self.worst = self.worst.max(*e);
+            }
+            Verdict::Failed(_) => self.failed += 1,
+            Verdict::Skipped(_) => self.skipped += 1,
+        }
+    }
+}
+
+/// An item: index into a suite's case list, or into its specials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Item {
-    Case(usize),
-    Special(usize),
+    Case(Suite, usize),
+    Special(Suite, usize),
 }
 
 impl Item {
     fn code(self) -> String {
         match self {
-            Item::Case(i) => format!("case {i}"),
-            Item::Special(i) => format!("special {i}"),
+            Item::Case(s, i) => format!("case {} {i}", s.name()),
+            Item::Special(s, i) => format!("special {} {i}", s.name()),
         }
     }
 
     fn parse(line: &str) -> Option<Item> {
-        let (kind, index) = line.trim().split_once(' ')?;
-        let index = index.parse().ok()?;
+        let (kind, rest) = line.trim().split_once(' ')?;
+        let (suite, index) = rest.split_once(' ')?;
+        let (suite, index) = (Suite::parse(suite)?, index.parse().ok()?);
         match kind {
-            "case" => Some(Item::Case(index)),
-            "special" => Some(Item::Special(index)),
+            "case" => Some(Item::Case(suite, index)),
+            "special" => Some(Item::Special(suite, index)),
             _ => None,
         }
     }
@@ -45,22 +67,22 @@ impl Item {
     /// Longest time one item may take; compiling its kernels is part of it.
     fn limit(self) -> Duration {
         Duration::from_secs(match self {
-            Item::Case(_) => 60,
-            Item::Special(_) => 150,
+            Item::Case(..) => 60,
+            Item::Special(..) => 150,
         })
     }
 }
 
 fn evaluate(gpu: &Gpu, item: Item, seed: u64) -> Verdict {
     let result = match item {
-        Item::Case(i) => {
-            let all = cases::all();
+        Item::Case(suite, i) => {
+            let all = suite.cases();
             run_case(gpu, &all[i], seed ^ (i as u64) << 20).map(|o| match o {
                 Outcome::Passed { error } => Verdict::Passed(error),
-                Outcome::Skipped => Verdict::Skipped("no such tiles".into()),
+                Outcome::Skipped(why) => Verdict::Skipped(why),
             })
         }
-        Item::Special(i) => (special::ALL[i].1)(gpu, seed).map(|()| Verdict::Passed(0.0)),
+        Item::Special(suite, i) => (suite.specials()[i].1)(gpu, seed).map(|()| Verdict::Passed(0.0)),
     };
     result.unwrap_or_else(|e| if e.help == "skip" { Verdict::Skipped(e.given.clone()) } else { Verdict::Failed(e.to_string()) })
 }
@@ -152,7 +174,7 @@ pub fn run_all(items: &[Item], workers: usize, seed: u64, progress: bool) -> Vec
                 Ok(mut w) => {
                     let verdict = ask(&mut w, item);
                     // After a failure the context may be lost, and a special may have spoilt it on purpose: begin afresh.
-                    if matches!(verdict, Verdict::Failed(_)) || matches!(item, Item::Special(_)) {
+                    if matches!(verdict, Verdict::Failed(_)) || matches!(item, Item::Special(..)) {
                         end(w);
                     } else {
                         worker = Some(w);

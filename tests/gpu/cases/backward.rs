@@ -1,0 +1,85 @@
+//! The case list of the backward: every mask × {MHA, GQA, MQA} × head dims × {bf16, f16} × {default, deterministic}, ragged sizes
+//! dealt over it, then the features on top.
+
+use super::{sizes, Case, Layout, Lens, MaskKind, KV_HEADS};
+use frostgraph::engines::Knob;
+use frostgraph::DType;
+
+/// The head dims of the proof: native, padded, MLA, padded MLA.
+pub const HEAD_DIMS: [(i64, i64); 9] =
+    [(8, 8), (40, 40), (64, 64), (72, 72), (96, 96), (128, 128), (192, 128), (96, 40), (256, 256)];
+
+fn product() -> Vec<Case> {
+    let mut all = Vec::new();
+    for mask in MaskKind::ALL {
+        for h_kv in KV_HEADS {
+            for (d_qk, d_v) in HEAD_DIMS {
+                for dtype in [DType::BF16, DType::F16] {
+                    for deterministic in [false, true] {
+                        // The stride of 7 deals every size to every mask and dim; 3 and 10 share no factor with it.
+                        let (s_q, s_kv) = sizes(all.len() * 7 + all.len() / 12, mask);
+                        let base = Case { h_kv, d_qk, d_v, dtype, mask, deterministic, s_q, s_kv, ..Case::default() };
+                        let layout = [Layout::Bshd, Layout::Bhsd, Layout::Sbhd, Layout::Gapped][all.len() / 5 % 4];
+                        all.push(Case { layout, ..base });
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Features on top: padding, packing, sink, bias, strides, tiles.
+fn featured() -> Vec<Case> {
+    let mut all = Vec::new();
+    let lens = [vec![130, 0], vec![1, 129], vec![64, 65]];
+    let short = [vec![100, 7], vec![0, 130], vec![130, 31]];
+    for (n, mask) in MaskKind::ALL.into_iter().enumerate() {
+        for (i, (q, kv)) in lens.iter().zip(&short).enumerate() {
+            for deterministic in [false, true] {
+                let (d_qk, d_v) = [(64, 64), (128, 128), (96, 40), (192, 128), (40, 40), (256, 256)][(n + i) % 6];
+                let (q, kv, h_kv) = (q.clone(), kv.clone(), KV_HEADS[(n + i) % 3]);
+                let dtype = if (n + i) % 2 == 0 { DType::BF16 } else { DType::F16 };
+                let base = Case { mask, deterministic, d_qk, d_v, h_kv, dtype, ..Case::default() };
+                all.push(Case { lens: Lens::Padded { q: q.clone(), kv: kv.clone() }, ..base.clone() });
+                let thd = Lens::Thd { q, kv, head_major: i == 1, wide: i == 2 };
+                all.push(Case { lens: thd, ..base.clone() });
+                all.push(Case { sink: true, strided_stats: i == 1, ..base.clone() });
+            }
+        }
+    }
+    for (n, (bias, broadcast)) in
+        [(DType::BF16, false), (DType::F32, false), (DType::BF16, true), (DType::F32, true)].into_iter().enumerate()
+    {
+        for dbias in [None, Some(DType::BF16), Some(DType::F32)] {
+            for deterministic in [false, true] {
+                for mask in [MaskKind::None, MaskKind::Causal, MaskKind::CausalWindow(20)] {
+                    let (d_qk, d_v) = [(64, 64), (128, 128), (72, 72), (192, 128)][n];
+                    let h_kv = KV_HEADS[n % 3];
+                    // 132 columns: a bias row that is no multiple of a vector (report 48).
+                    let (s_q, s_kv) = (99, 132);
+                    let base = Case { mask, deterministic, d_qk, d_v, h_kv, s_q, s_kv, ..Case::default() };
+                    all.push(Case { bias: Some((bias, broadcast)), dbias, ..base });
+                }
+            }
+        }
+    }
+    for tiles in [(32, 64), (64, 64), (64, 128), (128, 64), (128, 128)] {
+        for (d_qk, d_v) in [(32, 32), (64, 64), (128, 128), (192, 128), (256, 256)] {
+            for (mask, deterministic) in
+                [(MaskKind::None, false), (MaskKind::CausalBottomRight, false), (MaskKind::CausalWindow(33), true)]
+            {
+                let knobs = vec![(Knob::TileM, tiles.0), (Knob::TileN, tiles.1)];
+                all.push(Case { knobs, d_qk, d_v, mask, deterministic, s_q: 200, s_kv: 300, ..Case::default() });
+            }
+        }
+    }
+    all
+}
+
+/// The list, in a fixed order.
+pub fn all() -> Vec<Case> {
+    let mut all = product();
+    all.extend(featured());
+    all
+}

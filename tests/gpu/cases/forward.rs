@@ -1,0 +1,206 @@
+//! The case list of the forward rows: a product over masks, heads, head dims and types for prefill and for decode, with sizes, layouts
+//! and Stats dealt over it, then the features on top.
+
+use super::{sizes, Case, Fwd, Layout, Lens, Logits, MaskKind, Pages, ScaleKind, StatsKind, DECODE, KV_HEADS, PREFILL};
+use frostgraph::engines::Knob;
+use frostgraph::DType;
+
+/// Native, padded, unequal both ways (MLA and its opposite), padded and unequal.
+pub const HEAD_DIMS: [(i64, i64); 10] =
+    [(8, 8), (40, 40), (64, 64), (72, 72), (96, 96), (128, 128), (192, 128), (64, 128), (96, 40), (256, 256)];
+
+const DTYPES: [DType; 2] = [DType::BF16, DType::F16];
+const LAYOUTS: [Layout; 4] = [Layout::Bshd, Layout::Bhsd, Layout::Sbhd, Layout::Gapped];
+const STATS: [StatsKind; 3] = [StatsKind::Natural, StatsKind::Log2, StatsKind::None];
+
+/// Keys of decode cases: one key, page and tile edges, enough for several splits.
+const DECODE_KEYS: [i64; 7] = [1, 16, 129, 255, 400, 640, 1025];
+
+/// Query tokens of decode cases (report 38: one; speculative windows have more).
+const DECODE_TOKENS: [i64; 5] = [1, 2, 4, 7, 16];
+
+fn prefill(base: Case) -> Case {
+    Case { engine: PREFILL, ..base }
+}
+
+/// A decode problem with its sizes dealt by number.
+fn decode(n: usize) -> Case {
+    let s_q = DECODE_TOKENS[n % 5];
+    let s_kv = DECODE_KEYS[(n * 3 + n / 5) % 7].max(s_q);
+    Case { engine: DECODE, h_q: 8, h_kv: [8, 2, 1][n % 3], s_q, s_kv, b: 1 + n as i64 % 3, ..Case::default() }
+}
+
+fn product() -> Vec<Case> {
+    let mut all = Vec::new();
+    for mask in MaskKind::ALL {
+        for h_kv in KV_HEADS {
+            for (d_qk, d_v) in HEAD_DIMS {
+                for dtype in DTYPES {
+                    let n = all.len();
+                    // Seven shares no factor with the ten sizes, and n / 20 shifts them from mask to mask.
+                    let (s_q, s_kv) = sizes(n * 7 + n / 20, mask);
+                    let fwd = Fwd { stats: STATS[(n + n / 20) % 3], max_sum: n % 4 == 1, ..Fwd::default() };
+                    let base = Case { h_kv, d_qk, d_v, dtype, mask, s_q, s_kv, ..Case::default() };
+                    all.push(prefill(Case { layout: LAYOUTS[n / 3 % 4], fwd, ..base }));
+                }
+            }
+        }
+    }
+    for mask in MaskKind::ALL {
+        for h_kv in [8, 2, 1] {
+            for (i, (d_qk, d_v)) in HEAD_DIMS.into_iter().enumerate() {
+                let n = all.len();
+                let fwd = Fwd { stats: STATS[n % 3], ..Fwd::default() };
+                let (dtype, layout) = (DTYPES[(n + i / 2) % 2], LAYOUTS[n / 2 % 4]);
+                all.push(Case { h_kv, d_qk, d_v, dtype, mask, layout, fwd, ..decode(n) });
+            }
+        }
+    }
+    all
+}
+
+/// Lengths on both sides: dense with lengths or prefix sums, packed with either kind of Stats.
+fn lengths() -> Vec<Case> {
+    let mut all = Vec::new();
+    let queries = [vec![130, 0], vec![1, 129], vec![64, 65]];
+    let keys = [vec![100, 7], vec![0, 130], vec![130, 31]];
+    for (n, mask) in MaskKind::ALL.into_iter().enumerate() {
+        for i in 0..3 {
+            let (d_qk, d_v) = [(64, 64), (128, 128), (96, 40), (192, 128), (40, 40), (64, 128), (256, 256)][(n + i) % 7];
+            let (q, kv) = (queries[i].clone(), keys[(n + i) % 3].clone());
+            let (h_kv, dtype) = (KV_HEADS[(n + i) % 3], DTYPES[(n + i) % 2]);
+            let base = prefill(Case { mask, d_qk, d_v, h_kv, dtype, ..Case::default() });
+            for cu in [false, true] {
+                let fwd = Fwd { stats: STATS[(n + i) % 3], max_sum: cu && i == 1, cu, ..Fwd::default() };
+                let lens = Lens::Padded { q: q.clone(), kv: kv.clone() };
+                all.push(Case { lens, fwd, strided_stats: i == 2, ..base.clone() });
+                let thd = Lens::Thd { q: q.clone(), kv: kv.clone(), head_major: (i == 1) ^ cu, wide: i == 2 };
+                all.push(Case { lens: thd, fwd, ..base.clone() });
+                // Decode: sequences without tokens or keys beside full ones; some splits see no key (reports 73, 111).
+                let d = decode(n * 6 + i * 2 + usize::from(cu));
+                let (q, kv) = (vec![d.s_q, d.s_q - 1, 0], vec![1, d.s_kv, d.s_kv / 2]);
+                let lens = Lens::Padded { q, kv };
+                let fwd = Fwd { stats: STATS[(n + i) % 3], cu, ..Fwd::default() };
+                all.push(Case { b: 3, mask, d_qk, d_v, dtype, lens, fwd, strided_stats: i == 1, ..d });
+            }
+        }
+    }
+    all
+}
+
+/// Sink, bias, logits and scales.
+fn features() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (n, mask) in MaskKind::ALL.into_iter().enumerate() {
+        for (i, (d_qk, d_v)) in [(64, 64), (128, 128), (192, 128)].into_iter().enumerate() {
+            let fwd = Fwd { stats: STATS[n % 2], max_sum: i == 0, ..Fwd::default() };
+            let base = Case { mask, d_qk, d_v, sink: true, fwd, dtype: DTYPES[(n + i) % 2], ..Case::default() };
+            all.push(prefill(Case { strided_stats: i == 1, h_kv: KV_HEADS[(n + i) % 3], ..base.clone() }));
+            let d = decode(n * 3 + i);
+            let knobs = if i == 0 { Vec::new() } else { vec![(Knob::SplitKv, 4)] };
+            let fwd = Fwd { max_sum: false, ..fwd };
+            all.push(Case { engine: DECODE, h_q: d.h_q, h_kv: d.h_kv, s_q: d.s_q, s_kv: d.s_kv, b: d.b, knobs, fwd, ..base });
+        }
+    }
+    for (n, (bias, broadcast)) in
+        [(None, false), (Some(DType::F32), false), (None, true), (Some(DType::F32), true)].into_iter().enumerate()
+    {
+        for mask in [MaskKind::None, MaskKind::Causal, MaskKind::CausalWindow(20), MaskKind::Band(5)] {
+            // Widths that are no multiple of a vector (report 48).
+            for (i, s_kv) in [132, 361, 7, 367].into_iter().enumerate() {
+                let (d_qk, d_v) = [(64, 64), (128, 128), (72, 72), (192, 128)][(n + i) % 4];
+                let dtype = DTYPES[i % 2];
+                let s_q = 99.min(s_kv);
+                let base = Case { mask, d_qk, d_v, dtype, h_kv: KV_HEADS[(n + i) % 3], s_q, s_kv, ..Case::default() };
+                all.push(prefill(Case { bias: Some((bias.unwrap_or(dtype), broadcast)), ..base }));
+            }
+        }
+    }
+    let odd = [
+        Fwd { logits: Logits::About(100), ..Fwd::default() },
+        Fwd { logits: Logits::About(120), stats: StatsKind::Log2, ..Fwd::default() },
+        Fwd { logits: Logits::Growing, ..Fwd::default() },
+        Fwd { scale: ScaleKind::Zero, ..Fwd::default() },
+        Fwd { scale: ScaleKind::Negative, stats: StatsKind::Log2, ..Fwd::default() },
+    ];
+    for (i, fwd) in odd.into_iter().enumerate() {
+        for (n, mask) in
+            [MaskKind::None, MaskKind::Causal, MaskKind::CausalBottomRight, MaskKind::CausalWindow(33)].into_iter().enumerate()
+        {
+            for (d_qk, d_v) in [(64, 64), (128, 128), (256, 256)] {
+                let base = Case { mask, d_qk, d_v, dtype: DTYPES[(n + i) % 2], ..Case::default() };
+                let prefill_fwd = Fwd { max_sum: true, ..fwd };
+                all.push(prefill(Case { fwd: prefill_fwd, s_q: 150, s_kv: 300, h_kv: 2, ..base.clone() }));
+                let d = decode(n * 5 + i);
+                all.push(Case { engine: DECODE, h_q: d.h_q, h_kv: d.h_kv, s_q: d.s_q, s_kv: d.s_kv.max(129), fwd, ..base });
+            }
+        }
+    }
+    all
+}
+
+/// Page pools: page sizes, orders in memory, spare table entries, declared maxima that end inside a page.
+fn paged() -> Vec<Case> {
+    let mut all = Vec::new();
+    for rows in [8, 16, 32, 64, 128, 256] {
+        for nhd in [false, true] {
+            for (i, mask) in
+                [MaskKind::None, MaskKind::CausalBottomRight, MaskKind::BottomRightWindow(70)].into_iter().enumerate()
+            {
+                for (d_qk, d_v) in [(64, 64), (128, 128), (192, 128)] {
+                    let n = all.len();
+                    let d = decode(n);
+                    let s_kv = [33, 300, 513, 700][n % 4];
+                    let lens = Lens::Padded { q: vec![d.s_q, d.s_q - 1, d.s_q], kv: vec![s_kv, s_kv / 3, (n as i64 % 3) * 8] };
+                    let pages = Some(Pages { rows, nhd, spare: n as i64 % 3 });
+                    let fwd = Fwd { pages, stats: STATS[n % 3], cu: n % 5 == 4, ..Fwd::default() };
+                    let knobs = if n % 4 == 3 { vec![(Knob::SplitKv, 8)] } else { Vec::new() };
+                    let sink = i == 1 && nhd;
+                    all.push(Case { b: 3, s_kv, mask, d_qk, d_v, lens, fwd, knobs, sink, dtype: DTYPES[n / 2 % 2], ..d });
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Knobs: tiles, orders and packing of prefill, split counts of decode, more splits than keys among them.
+fn knobs() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (tiles, (d_qk, d_v)) in [(64, 64), (64, 128), (128, 64), (128, 128)]
+        .iter()
+        .flat_map(|t| [(64, 64), (128, 128), (192, 128), (256, 256)].map(|d| (t, d)))
+    {
+        for (sched, pack, mask) in [(0, 0, MaskKind::None), (1, 1, MaskKind::Causal), (2, 0, MaskKind::CausalWindow(33))] {
+            let knobs = vec![(Knob::TileM, tiles.0), (Knob::TileN, tiles.1), (Knob::SchedPolicy, sched), (Knob::PackGqa, pack)];
+            all.push(prefill(Case { knobs, d_qk, d_v, mask, h_kv: 2, s_q: 200, s_kv: 300, ..Case::default() }));
+        }
+    }
+    for (i, splits) in [1, 2, 4, 8, 16, 32, 64].into_iter().enumerate() {
+        for (j, (d_qk, d_v)) in [(64, 64), (128, 128), (192, 128), (40, 40)].into_iter().enumerate() {
+            let mask = MaskKind::ALL[(i * 4 + j) % 8];
+            let (s_q, s_kv, h_kv) = ([1, 4, 2, 3][j], [700, 129, 1025][(i + j) % 3], [8, 2, 1][(i + j) % 3]);
+            let base = Case {
+                engine: DECODE,
+                knobs: vec![(Knob::SplitKv, splits)],
+                h_q: 8,
+                h_kv,
+                s_q,
+                s_kv,
+                d_qk,
+                d_v,
+                mask,
+                ..Case::default()
+            };
+            // O in both orders, whose row strides differ (report 43).
+            let fwd = Fwd { stats: STATS[(i + j) % 3], ..Fwd::default() };
+            all.push(Case { layout: LAYOUTS[j % 4], fwd, ..base });
+        }
+    }
+    all
+}
+
+/// The list, in a fixed order.
+pub fn all() -> Vec<Case> {
+    [product(), lengths(), features(), paged(), knobs()].concat()
+}

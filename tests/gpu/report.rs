@@ -1,0 +1,116 @@
+//! Runs a selection of a suite on the GPU, prints what came of it, writes the evidence.
+
+use crate::args::Args;
+use crate::cases::{Case, Lens, Logits, MaskKind, ScaleKind, BWD, PREFILL};
+use crate::suite::{Listing, Suite};
+use crate::work::{self, Item, Tally, Verdict};
+use crate::{evidence, rng};
+use frostgraph::runtime::CudaDevice;
+use frostgraph::Result;
+use std::collections::BTreeMap;
+
+pub fn seed(args: &Args) -> u64 {
+    args.seed.unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        rng::Rng(now.map_or(1, |d| d.as_nanos() as u64)).next() >> 24
+    })
+}
+
+/// Group of the short table that is printed last.
+fn group(case: &Case) -> String {
+    let base = match (&case.lens, case.bias, case.sink) {
+        _ if case.fwd.pages.is_some() => "paged",
+        _ if case.fwd.logits != Logits::Normal || case.fwd.scale != ScaleKind::Usual => "logits and scales",
+        (Lens::Thd { .. }, ..) => "THD",
+        (Lens::Padded { .. }, ..) => "padding",
+        (_, Some(_), _) => "bias",
+        (_, _, true) => "sink",
+        _ if !case.knobs.is_empty() => "knobs",
+        _ => match case.mask {
+            MaskKind::None => "no mask",
+            MaskKind::Causal => "causal",
+            MaskKind::CausalBottomRight => "bottom-right",
+            MaskKind::Band(_) => "right band",
+            MaskKind::Window(_) => "window",
+            MaskKind::CausalWindow(_) => "causal window",
+            MaskKind::BottomRightWindow(_) => "bottom-right window",
+            MaskKind::TwoSided(..) => "two-sided window",
+        },
+    };
+    let kind = match case.engine {
+        BWD if case.deterministic => "backward, deterministic",
+        BWD => "backward, default",
+        PREFILL => "prefill",
+        _ => "decode",
+    };
+    format!("{kind}: {base}")
+}
+
+/// Cases of a list that were declined, by reason.
+pub fn print_declined(suite: Suite, listing: &Listing) {
+    println!("{}: {} cases accepted", suite.name(), listing.features.len());
+    for (why, n) in &listing.declined {
+        println!("  {n} declined: {why}");
+    }
+}
+
+/// `part` is appended to the suite's name in the evidence: a part of a suite is not the suite.
+pub fn run(args: &Args, items: &[Item], suite: Suite, part: &str, listing: &Listing) -> Result<bool> {
+    let device = CudaDevice::open(0)?;
+    let seed = seed(args);
+    let cores = std::thread::available_parallelism().map_or(4, usize::from);
+    let workers = args.workers.unwrap_or((cores * 3 / 4).clamp(1, 12)).min(items.len());
+    println!(
+        "{}: {} ({}), driver for CUDA {}, seed {seed}, {} items, {workers} workers",
+        suite.name(),
+        device.name(),
+        device.arch(),
+        device.driver_version(),
+        items.len()
+    );
+    print_declined(suite, listing);
+    // Specials disturb each other's timing and take much memory: one at a time, after the cases.
+    let (specials, listed): (Vec<Item>, Vec<Item>) = items.iter().partition(|i| matches!(i, Item::Special(..)));
+    let mut verdicts = work::run_all(&listed, workers, seed, true);
+    verdicts.extend(work::run_all(&specials, 1, seed, true));
+    let all = suite.cases();
+    let mut table: BTreeMap<String, Tally> = BTreeMap::new();
+    let mut results = Vec::new();
+    for (item, verdict) in listed.iter().chain(&specials).zip(&verdicts) {
+        let (name, what) = match item {
+            Item::Case(_, i) => {
+                if let Some(f) = listing.features.get(i) {
+                    results.push((all[*i].engine, f.clone(), verdict));
+                }
+                (group(&all[*i]), format!("case {i} ({})", all[*i]))
+            }
+            Item::Special(_, i) => (suite.specials()[*i].0.to_owned(), format!("special {i} ({})", suite.specials()[*i].0)),
+        };
+        table.entry(name).or_default().add(verdict);
+        if let Verdict::Failed(why) = verdict {
+            println!("FAILED {} {what}\n  {}", suite.name(), why.replace('\n', "\n  "));
+        }
+    }
+    if let Some(dir) = &args.evidence {
+        let name = format!("{}{part}", suite.name());
+        let path = dir.join(format!("{}-{name}.json", evidence::short_name(device.name())));
+        let text = serde_json::to_string_pretty(&evidence::records(&device, &name, seed, &results)?).unwrap_or_default();
+        std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&path, text + "\n")).map_err(|e| {
+            frostgraph::Error::new(frostgraph::ErrorCode::FileWrite, e.to_string(), "a folder that can be written")
+                .at(path.display().to_string())
+        })?;
+        println!("evidence: {}", path.display());
+    }
+    let mut sum = Tally::default();
+    println!("{:<70} passed failed skipped worst error", "group");
+    for (name, line) in &table {
+        print_line(name, line);
+    }
+    verdicts.iter().for_each(|v| sum.add(v));
+    print_line("all", &sum);
+    Ok(sum.failed == 0)
+}
+
+fn print_line(name: &str, l: &Tally) {
+    println!("{name:<70} {:>6} {:>6} {:>7} {:>11.2e}", l.passed, l.failed, l.skipped, l.worst);
+}

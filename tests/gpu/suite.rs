@@ -1,0 +1,103 @@
+//! The suites: a case list, its specials, and what the list must show before any GPU is asked.
+
+use crate::cases::{backward, forward, Case, BWD, DECODE, PREFILL};
+use crate::evidence;
+use crate::plan::{plan, Planned};
+use crate::special::{self, Special};
+use frostgraph::engines::row_by_name;
+use frostgraph::{Device, Result};
+use std::collections::BTreeMap;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Suite {
+    Bwd,
+    Fwd,
+}
+
+/// The cases that a row accepts, with their features, and why it declined the others.
+pub struct Listing {
+    pub features: BTreeMap<usize, Vec<String>>,
+    pub declined: BTreeMap<String, usize>,
+}
+
+impl Suite {
+    pub const ALL: [Suite; 2] = [Suite::Bwd, Suite::Fwd];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Suite::Bwd => "sdpa_bwd",
+            Suite::Fwd => "sdpa_fwd",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Suite> {
+        Suite::ALL.into_iter().find(|s| s.name() == name)
+    }
+
+    pub fn cases(self) -> Vec<Case> {
+        match self {
+            Suite::Bwd => backward::all(),
+            Suite::Fwd => forward::all(),
+        }
+    }
+
+    pub fn specials(self) -> &'static [Special] {
+        match self {
+            Suite::Bwd => special::backward::ALL,
+            Suite::Fwd => special::forward::ALL,
+        }
+    }
+
+    /// Rows under test.
+    pub fn engines(self) -> &'static [&'static str] {
+        match self {
+            Suite::Bwd => &[BWD],
+            Suite::Fwd => &[PREFILL, DECODE],
+        }
+    }
+
+    /// Whether every row under test exists.
+    pub fn has_rows(self) -> bool {
+        self.engines().iter().all(|e| row_by_name(e).is_some())
+    }
+
+    /// Least cases that must be accepted, and most that may be declined: a case that silently vanished would show.
+    fn bounds(self) -> (usize, usize) {
+        match self {
+            // Tiles that some head dims do not have.
+            Suite::Bwd => (500, 30),
+            // Tiles again, and packed heads without groups.
+            Suite::Fwd => (800, 40),
+        }
+    }
+
+    /// Plans every case for a described device: no GPU needed.
+    pub fn check_list(self) -> Result<Listing> {
+        let device = Device::describe("sm_90")?;
+        let mut listing = Listing { features: BTreeMap::new(), declined: BTreeMap::new() };
+        let mut unasked = Vec::new();
+        for (i, case) in self.cases().iter().enumerate() {
+            match plan(case, &device).map_err(|e| e.at(format!("{} case {i} ({case})", self.name())))? {
+                Planned::Ready(p) => {
+                    p.1.lower()?;
+                    listing.features.insert(i, evidence::features(p.0.nodes()[0].facts()));
+                }
+                Planned::Declined(why) => {
+                    if case.knobs.is_empty() {
+                        unasked.push(format!("case {i} ({case}): {why}"));
+                    }
+                    *listing.declined.entry(why).or_default() += 1;
+                }
+            }
+        }
+        if self.has_rows() {
+            let (least, most) = self.bounds();
+            let declined: usize = listing.declined.values().sum();
+            // Only knobs may be foreign to a shape; everything else in the list is what the rows are for.
+            assert!(unasked.is_empty(), "declined without knobs:\n{}", unasked.join("\n"));
+            assert!(listing.features.len() >= least, "the proof needs {least} cases, the list has {}", listing.features.len());
+            assert!(declined <= most, "{declined} cases are declined: {:?}", listing.declined);
+        }
+        Ok(listing)
+    }
+}

@@ -1,0 +1,55 @@
+//! Values that a case asks for: shaped logits, prefix sums, block tables.
+
+use crate::build::forward::{pool_pages, table_entries};
+use crate::build::{K, Q, V};
+use crate::cases::{Case, Logits, Pages};
+use crate::rng::Rng;
+
+/// Bends the random values of Q, K and V to the case's logits.
+pub fn shape_logits(case: &Case, uid: i64, [_, _, s, d]: [usize; 4], dense: &mut [f64]) {
+    if case.fwd.logits == Logits::Loud && uid == V {
+        dense.iter_mut().for_each(|x| *x *= 1e30);
+    }
+    if uid != Q && uid != K {
+        return;
+    }
+    for (i, x) in dense.iter_mut().enumerate() {
+        let (column, row) = (i % d, i / d % s);
+        match case.fwd.logits {
+            Logits::Normal | Logits::Loud => {}
+            // The first column alone makes the logit; the others stir it.
+            Logits::About(_) if column > 0 => *x *= 0.1,
+            Logits::About(c) => *x = if uid == Q { 1.0 } else { -c as f64 * (d as f64).sqrt() },
+            Logits::Growing if uid == K => *x *= 1.5f64.powi((row / 64) as i32),
+            Logits::Growing => {}
+        }
+    }
+}
+
+/// Running totals, B + 1 of them.
+pub fn prefix_sums(lens: &[i64]) -> Vec<i64> {
+    let mut at = vec![0];
+    for len in lens {
+        at.push(at[at.len() - 1] + len);
+    }
+    at
+}
+
+/// A block table whose used entries are shuffled pages. The entries behind them are garbage: an index far outside the pool, or a page
+/// that nobody owns and that holds NaN (report 13).
+pub fn block_table(case: &Case, pages: Pages, kv: &[i64], rng: &mut Rng) -> Vec<i64> {
+    let n = pool_pages(case, pages) as usize;
+    let mut order: Vec<i64> = (0..n as i64).collect();
+    for i in (1..n).rev() {
+        order.swap(i, (rng.next() % (i as u64 + 1)) as usize);
+    }
+    let unowned = order[n - 1];
+    let garbage = if rng.unit() < 0.5 { 0x7fff_ffff } else { unowned };
+    let mut free = order.into_iter();
+    let mut table = Vec::new();
+    for &len in kv {
+        let used = (len + pages.rows - 1) / pages.rows;
+        table.extend((0..table_entries(case, pages)).map(|i| if i < used { free.next().unwrap_or(garbage) } else { garbage }));
+    }
+    table
+}
