@@ -1,4 +1,4 @@
-//! Rule S7: batch entries so far apart that an index or a product in 32 bits lands somewhere else. Everything that is not a batch entry is
+//! Rule S7: batch entries, or tokens, so far apart that an index or a product in 32 bits lands somewhere else. Everything between them is
 //! NaN, the wrapped places included, so a narrowed read poisons the result and a narrowed write is seen.
 
 use crate::build::{graph, DK, DQ, DV, D_O, K, O, Q, STATS, V};
@@ -21,17 +21,28 @@ pub fn small(engine: &'static str) -> Case {
     Case { engine, h_q: 2, h_kv: 1, s_q, s_kv, mask, ..Case::default() }
 }
 
-/// Runs a [`small`] problem of `b` batch entries, all strided operands with this batch stride in elements, and compares it with the
-/// oracle.
+/// Tokens instead of batch entries are far apart (reports 23 and 26): one head of one batch entry, four tokens.
+pub fn tokens(gpu: &Gpu, rng: &mut Rng, engine: &'static str, stride: i64) -> Result<()> {
+    let case = Case { b: 1, h_q: 1, h_kv: 1, s_q: 4, s_kv: 4, ..small(engine) };
+    apart(gpu, rng, &case, 2, 4, stride)
+}
+
+/// Runs a [`small`] problem of `b` batch entries, all strided operands with this batch stride in elements.
 pub fn check(gpu: &Gpu, rng: &mut Rng, engine: &'static str, b: i64, stride: i64, dtype: DType) -> Result<()> {
-    let case = Case { b, dtype, ..small(engine) };
+    apart(gpu, rng, &Case { b, dtype, ..small(engine) }, 0, b, stride)
+}
+
+/// Runs a case whose `b` entries along `axis` lie this many elements apart in all strided operands, and compares it with the oracle. The
+/// entries of each operand are contiguous and in order where the strides are ordinary.
+fn apart(gpu: &Gpu, rng: &mut Rng, case: &Case, axis: usize, b: i64, stride: i64) -> Result<()> {
+    let engine = case.engine;
     // The same values with ordinary strides give the expected results and the blocks to copy.
-    let near = graph(&case)?.build_with(&gpu.planned, &BuildOptions::all_engines())?;
-    let prepared = prepare(&case, near.nodes()[0].facts(), rng.next())?;
-    let mut g = graph(&case)?;
+    let near = graph(case)?.build_with(&gpu.planned, &BuildOptions::all_engines())?;
+    let prepared = prepare(case, near.nodes()[0].facts(), rng.next())?;
+    let mut g = graph(case)?;
     let ids: Vec<_> = g.tensors().filter(|(_, t)| t.uid.is_some_and(|u| FAR.contains(&u))).map(|(id, _)| id).collect();
     for id in ids {
-        g.get_mut(id)?.stride[0] = stride;
+        g.get_mut(id)?.stride[axis] = stride;
     }
     let built = g.build_with(&gpu.planned, &BuildOptions::all_engines())?;
     let plan = built.plans().find(|p| p.entries().all(|e| e.row.name == engine));
@@ -63,7 +74,7 @@ pub fn check(gpu: &Gpu, rng: &mut Rng, engine: &'static str, b: i64, stride: i64
         for (i, part) in compact.chunks_exact_mut(block).enumerate() {
             buffer.read(i as u64 * step, part)?;
         }
-        judge(&case, &prepared, uid, &compact)?;
+        judge(case, &prepared, uid, &compact)?;
         // Between the entries nothing was written: behind each entry, and where 32-bit bytes or elements of its offset would land.
         for i in 0..b as u64 {
             let behind = i * step + block as u64;

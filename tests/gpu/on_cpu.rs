@@ -3,7 +3,7 @@
 use crate::build::graph;
 use crate::cases::Case;
 use crate::judge::judge;
-use crate::problem::prepare;
+use crate::problem::{port_of, prepare, POISON};
 use frostgraph::exec::{Bindings, HostWorkspace, Stream};
 use frostgraph::plan::BuildOptions;
 use frostgraph::{Device, Error, ErrorCode, Result};
@@ -29,6 +29,16 @@ pub fn run(case: &Case, seed: u64) -> Result<f64> {
     let mut worst = 0.0f64;
     for (&uid, owned) in &prepared.owned {
         worst = worst.max(judge(&case, &prepared, uid, &tensors[&uid])?.frobenius);
+        let mut spoilt = tensors[&uid].clone();
+        if let Some(i) = owned.iter().position(|&mine| mine) {
+            // The comparison must be able to fail: an element left as poison is one that was not written.
+            let width = port_of(&prepared.facts, uid)?.0.dtype.bytes().unwrap_or(1) as usize;
+            spoilt[i..i + width].fill(POISON);
+            if judge(&case, &prepared, uid, &spoilt).is_ok() {
+                let given = format!("uid {uid} with an unwritten element passed");
+                return Err(Error::new(ErrorCode::CheckFailed, given, "a comparison that fails"));
+            }
+        }
         let before = &prepared.tensors[&uid];
         if let Some(i) = (0..owned.len()).find(|&i| !owned[i] && tensors[&uid][i] != before[i]) {
             return Err(Error::new(ErrorCode::CheckFailed, format!("uid {uid}: byte {i} changed"), "only elements are written"));

@@ -157,7 +157,7 @@ pub fn prepare(case: &Case, facts: &Facts, seed: u64) -> Result<Prepared> {
     for (port, rows) in ports(&f).into_iter().filter(|(p, _)| random.contains(&p.uid)) {
         let shape = dense_shape(&f, port, rows);
         let mut dense = rng.normals(shape.iter().product());
-        values::shape_logits(case, port.uid, shape, &mut dense);
+        values::bend(case, port.uid, shape, &mut dense);
         match rows {
             Rows::Query => spoil(&f, port, rows, len_q, &mut dense),
             Rows::Key => spoil(&f, port, rows, len_kv, &mut dense),

@@ -48,7 +48,7 @@ fn group(case: &Case) -> String {
 
 /// Cases of a list that were declined, by reason.
 pub fn print_declined(suite: Suite, listing: &Listing) {
-    println!("{}: {} cases accepted", suite.name(), listing.features.len());
+    println!("{}: {} cases accepted, {} different kernels", suite.name(), listing.features.len(), listing.kernels);
     for (why, n) in &listing.declined {
         println!("  {n} declined: {why}");
     }

@@ -6,7 +6,7 @@ use crate::plan::{plan, Planned};
 use crate::special::{self, Special};
 use frostgraph::engines::row_by_name;
 use frostgraph::{Device, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Suite {
@@ -18,6 +18,8 @@ pub enum Suite {
 pub struct Listing {
     pub features: BTreeMap<usize, Vec<String>>,
     pub declined: BTreeMap<String, usize>,
+    /// Different kernels of the accepted cases: what a run has to compile.
+    pub kernels: usize,
 }
 
 impl Suite {
@@ -74,12 +76,13 @@ impl Suite {
     /// Plans every case for a described device: no GPU needed.
     pub fn check_list(self) -> Result<Listing> {
         let device = Device::describe("sm_90")?;
-        let mut listing = Listing { features: BTreeMap::new(), declined: BTreeMap::new() };
+        let mut listing = Listing { features: BTreeMap::new(), declined: BTreeMap::new(), kernels: 0 };
+        let mut kernels = BTreeSet::new();
         let mut unasked = Vec::new();
         for (i, case) in self.cases().iter().enumerate() {
             match plan(case, &device).map_err(|e| e.at(format!("{} case {i} ({case})", self.name())))? {
                 Planned::Ready(p) => {
-                    p.1.lower()?;
+                    kernels.extend(p.1.kernels()?);
                     listing.features.insert(i, evidence::features(p.0.nodes()[0].facts()));
                 }
                 Planned::Declined(why) => {
@@ -90,6 +93,7 @@ impl Suite {
                 }
             }
         }
+        listing.kernels = kernels.len();
         if self.has_rows() {
             let (least, most) = self.bounds();
             let declined: usize = listing.declined.values().sum();

@@ -1,14 +1,18 @@
 //! Values that a case asks for: shaped logits, prefix sums, block tables.
 
 use crate::build::forward::{pool_pages, table_entries};
-use crate::build::{K, Q, V};
+use crate::build::{K, Q, SINK, V};
 use crate::cases::{Case, Logits, Pages};
 use crate::rng::Rng;
 
-/// Bends the random values of Q, K and V to the case's logits.
-pub fn shape_logits(case: &Case, uid: i64, [_, _, s, d]: [usize; 4], dense: &mut [f64]) {
+/// Bends the random values of an operand to what the case asks for.
+pub fn bend(case: &Case, uid: i64, [_, _, s, d]: [usize; 4], dense: &mut [f64]) {
     if case.fwd.logits == Logits::Loud && uid == V {
         dense.iter_mut().for_each(|x| *x *= 1e30);
+    }
+    if case.fwd.extreme_sinks && uid == SINK {
+        let sinks = [f64::NEG_INFINITY, f64::INFINITY, 2e38, 2.4e38];
+        dense.iter_mut().zip(sinks.iter().cycle()).for_each(|(x, s)| *x = *s);
     }
     if uid != Q && uid != K {
         return;

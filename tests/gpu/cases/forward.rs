@@ -88,6 +88,32 @@ fn lengths() -> Vec<Case> {
     all
 }
 
+/// Sequences of one token, in front, behind, and many of them (report 21); queries without keys, keys without queries (reports 5, 15, 16).
+fn tails() -> Vec<Case> {
+    let singles = vec![1; 64];
+    let shapes: [(Vec<i64>, Vec<i64>); 6] = [
+        (vec![511, 1], vec![511, 1]),
+        (vec![1, 511], vec![1, 511]),
+        (singles.clone(), singles),
+        (vec![76, 34, 146], vec![1, 1, 1]),
+        (vec![76, 34, 146], vec![0, 1, 2]),
+        (vec![150, 0, 150], vec![100, 100, 100]),
+    ];
+    let mut all = Vec::new();
+    for (n, (q, kv)) in shapes.into_iter().enumerate() {
+        for (i, mask) in [MaskKind::None, MaskKind::Causal, MaskKind::CausalBottomRight].into_iter().enumerate() {
+            let most = |x: &[i64]| x.iter().copied().max().unwrap_or(1).max(1);
+            let (b, s_q, s_kv) = (q.len() as i64, most(&q), most(&kv));
+            let fwd = Fwd { stats: STATS[(n + i) % 2], cu: i == 1, ..Fwd::default() };
+            let lens = Lens::Thd { q: q.clone(), kv: kv.clone(), head_major: n % 2 == 1, wide: i == 2 };
+            let (d, h_kv) = ([32, 64, 128][i], KV_HEADS[n % 3]);
+            let base = Case { b, s_q, s_kv, d_qk: d, d_v: d, h_kv, mask, fwd, dtype: DTYPES[(n + i) % 2], ..Case::default() };
+            all.push(prefill(Case { lens, ..base }));
+        }
+    }
+    all
+}
+
 /// Sink, bias, logits and scales.
 fn features() -> Vec<Case> {
     let mut all = Vec::new();
@@ -99,7 +125,25 @@ fn features() -> Vec<Case> {
             let d = decode(n * 3 + i);
             let knobs = if i == 0 { Vec::new() } else { vec![(Knob::SplitKv, 4)] };
             let fwd = Fwd { max_sum: false, ..fwd };
-            all.push(Case { engine: DECODE, h_q: d.h_q, h_kv: d.h_kv, s_q: d.s_q, s_kv: d.s_kv, b: d.b, knobs, fwd, ..base });
+            let tokens = Case { engine: DECODE, h_q: d.h_q, h_kv: d.h_kv, s_q: d.s_q, s_kv: d.s_kv, b: d.b, knobs, fwd, ..base };
+            all.push(tokens.clone());
+            if n < 4 && i < 2 {
+                // With rows that see no key beside those that do.
+                let fwd = Fwd { extreme_sinks: true, ..Fwd::default() };
+                let lens = |s_q: i64, s_kv: i64| Lens::Padded { q: vec![s_q, s_q], kv: vec![s_kv / 2, 0] };
+                all.push(Case { lens: lens(tokens.s_q, tokens.s_kv), b: 2, fwd, ..tokens.clone() });
+                all.push(prefill(Case {
+                    lens: lens(130, 130),
+                    b: 2,
+                    s_q: 130,
+                    s_kv: 130,
+                    h_q: 4,
+                    h_kv: 2,
+                    fwd,
+                    knobs: Vec::new(),
+                    ..tokens
+                }));
+            }
         }
     }
     for (n, (bias, broadcast)) in
@@ -202,5 +246,5 @@ fn knobs() -> Vec<Case> {
 
 /// The list, in a fixed order.
 pub fn all() -> Vec<Case> {
-    [product(), lengths(), features(), paged(), knobs()].concat()
+    [product(), lengths(), tails(), features(), paged(), knobs()].concat()
 }

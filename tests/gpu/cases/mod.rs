@@ -133,11 +133,21 @@ pub struct Fwd {
     pub scale: ScaleKind,
     pub logits: Logits,
     pub pages: Option<Pages>,
+    /// Sinks of -inf, +inf, 2e38 and 2.4e38 in turn, instead of random ones (report 80).
+    pub extreme_sinks: bool,
 }
 
 impl Default for Fwd {
     fn default() -> Fwd {
-        Fwd { stats: StatsKind::Natural, max_sum: false, cu: false, scale: ScaleKind::Usual, logits: Logits::Normal, pages: None }
+        Fwd {
+            stats: StatsKind::Natural,
+            max_sum: false,
+            cu: false,
+            scale: ScaleKind::Usual,
+            logits: Logits::Normal,
+            pages: None,
+            extreme_sinks: false,
+        }
     }
 }
 

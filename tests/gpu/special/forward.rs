@@ -37,6 +37,11 @@ pub const ALL: &[Special] = &[
     ("physical batch stride above 2^32 bytes (rule S7): decode", |g, s| far(g, s, DECODE, 2, (1 << 31) + (1 << 10))),
     ("batch offset above 2^32 elements (rule S7): prefill", |g, s| far(g, s, PREFILL, 5, (1 << 30) + (1 << 10))),
     ("batch offset above 2^32 elements (rule S7): decode", |g, s| far(g, s, DECODE, 5, (1 << 30) + (1 << 10))),
+    // Four tokens of 4.8 GB in all.
+    ("token stride of 8e8 elements (reports 23 and 26): prefill", |g, s| {
+        crate::far::tokens(g, &mut Rng(s), PREFILL, 800_000_000)
+    }),
+    ("token stride of 8e8 elements (reports 23 and 26): decode", |g, s| crate::far::tokens(g, &mut Rng(s), DECODE, 800_000_000)),
 ];
 
 fn prefill() -> Case {
