@@ -92,7 +92,12 @@ FG_DEV void tma_store_3d(const TensorMap* m, u32 src, i32 c0, i32 c1, i32 c2) {
 FG_DEV void tma_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int N> FG_DEV void tma_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory"); }
 template <int N> FG_DEV void tma_wait_all() { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory"); }
+// global[0..bytes) += shared[0..bytes), fp32; both 16-byte aligned, bytes a multiple of 16.
+FG_DEV void bulk_add(float* dst, u32 src, u32 bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(dst), "r"(src), "r"(bytes) : "memory");
+}
 // Generic-proxy writes that a TMA engine touches next (a store from, or a refill of, the same bytes) need this from the writer.
+FG_DEV void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 FG_DEV void fence_async_smem() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // ---- shared memory ----------------------------------------------------------------------------------------------------

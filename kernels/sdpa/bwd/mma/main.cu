@@ -4,8 +4,8 @@
 //   S = Q K^T;  P = exp2(scale log2e S + bias log2e - lse log2e);  dP = dO V^T;  dS = P o (dP - delta)
 //   dV += P^T dO;  dQ += dS K;  dK += dS^T Q
 //
-// grid (ceil(S_kv, KV_TILE) * H_q * B), kv tile fastest; block 384 = 8 math warps, 1 TMA warp, 1 statistics warp, 1 relay
-// warp (FG_DET=1), register donors.
+// grid (ceil(S_kv, KV_TILE) * H_q * B), kv tile fastest; block 384 = 8 math warps, 1 TMA warp, 1 statistics warp, 1 dQ warp
+// (FG_DET=1 or FG_DQ_BULK=1), register donors.
 // Dynamic smem: fg_sdpa_bwd_main_smem bytes. Defines and the ordered parameter list: README.md in this folder.
 // Writes fully: dk, dv rows < S_kv (THD: < len_kv) and columns < d; zeros where nothing is attended. Adds into: dq_accum, dbias.
 #include "common/ptx.cuh"
@@ -40,8 +40,10 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_main(
       mbar_init(smem + BAR_DO_FREE + 8 * i, MATH_WARPS);
     }
     mbar_init(smem + BAR_PDS_FREE, MATH_WARPS);
-    mbar_init(smem + BAR_RELAY_GO, 1);
-    mbar_init(smem + BAR_RELAY_DONE, MATH_WARPS);
+    mbar_init(smem + BAR_PDS_FULL, MATH_WARPS);
+    mbar_init(smem + BAR_DQ_GO, 1);
+    mbar_init(smem + BAR_DQ_FULL, MATH_WARPS);
+    mbar_init(smem + BAR_DQ_FREE, 1);
     mbar_init_fence();
   }
   __syncthreads();
@@ -51,16 +53,18 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_main(
   auto token = [&](const void* rag, i64 mul, i64 ss, i32 b) { return FG_THD ? ragged_offset<FG_RAGGED_I64>(rag, b, mul) / ss : 0ll; };
   if (warp >= MATH_WARPS) {
     regs_dec<AUX_REGS>();
-    if (warp > MATH_WARPS + (FG_DET == 1 ? 2 : 1)) return;
+    if (warp > MATH_WARPS + 1 + (DQ_WARP ? 1 : 0)) return;
     const Work w = make_work(s_q, s_kv, heads_q, group, seq_q, seq_kv, bottom_right, window_left, window_right);
     if (w.qb_lo >= w.qb_hi) return;
     if (warp == MATH_WARPS) {
       if (lane == 0)
         producer(smem, w, &tm_q, &tm_k, &tm_v, &tm_do, (i32)token(rag_q, mul_q, q_ss, w.b), (i32)token(rag_k, mul_k, k_ss, w.b),
                  (i32)token(rag_v, mul_v, v_ss, w.b), (i32)token(rag_do, mul_do, do_ss, w.b));
-    } else if (FG_DET == 1 && warp == MATH_WARPS + 2) {
+    } else if (DQ_WARP && warp == MATH_WARPS + 2) {
       pdl_wait();
-      if (lane == 0) relay(smem, w, dq_sem + (i64)w.b_h * ceil_div(s_q, TQ));
+      if (lane == 0)
+        dq_warp(smem, w, dq_accum + ws_row0<FG_THD>(token(rag_q, mul_q, q_ss, w.b), w.b, w.h, heads_q, ws_rows) * DQK,
+                FG_DET == 1 ? dq_sem + (i64)w.b_h * ceil_div(s_q, TQ) : nullptr);
     } else {
       pdl_wait();
       const i64 origin = FG_THD ? ragged_offset<FG_RAGGED_I64>(rag_lse, w.b, mul_lse) : (i64)w.b * lse_sb;

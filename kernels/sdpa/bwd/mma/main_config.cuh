@@ -15,8 +15,8 @@
 #if !defined(FG_CAUSAL) || !defined(FG_WINDOW) || !defined(FG_PADDED) || !defined(FG_THD) || !defined(FG_RAGGED_I64)
 #error "main.cu needs FG_CAUSAL, FG_WINDOW, FG_PADDED, FG_THD, FG_RAGGED_I64"
 #endif
-#if !defined(FG_DET) || !defined(FG_BIAS) || !defined(FG_DBIAS) || !defined(FG_DKV_WS)
-#error "main.cu needs FG_DET, FG_BIAS, FG_DBIAS, FG_DKV_WS"
+#if !defined(FG_DET) || !defined(FG_BIAS) || !defined(FG_DBIAS) || !defined(FG_DKV_WS) || !defined(FG_DQ_BULK) || !defined(FG_EARLY_S)
+#error "main.cu needs FG_DET, FG_BIAS, FG_DBIAS, FG_DKV_WS, FG_DQ_BULK, FG_EARLY_S"
 #endif
 
 namespace fg {
@@ -62,13 +62,17 @@ constexpr u32 PT_BYTES = TQ * TK * 2;  // one P or dS tile, always 64-column chu
 constexpr u32 OFF_Q = 0, OFF_DO = OFF_Q + QS * Q_BYTES, OFF_K = OFF_DO + OS * DO_BYTES, OFF_V = OFF_K + K_BYTES;
 // Register-resident columns of V are its last chunks, so the P/dS tiles start right after the part that stays.
 constexpr u32 OFF_P = OFF_V + TK * (DV - VREG) * 2, OFF_DS = OFF_P + PS * PT_BYTES;
-constexpr u32 OFF_STATS = (OFF_DS + PS * PT_BYTES > OFF_V + V_BYTES) ? OFF_DS + PS * PT_BYTES : OFF_V + V_BYTES;
+constexpr u32 OFF_DQ = (OFF_DS + PS * PT_BYTES > OFF_V + V_BYTES) ? OFF_DS + PS * PT_BYTES : OFF_V + V_BYTES;
+constexpr u32 DQ_BYTES = TQ * DQK * 4;  // fp32 dQ tile in dq_accum's own order: one contiguous block there, so one bulk copy adds it
+constexpr bool DQ_BULK = FG_DQ_BULK && FG_DET != 2;  // the two-kernel route has no dQ to stage
+constexpr u32 OFF_STATS = OFF_DQ + (DQ_BULK ? DQ_BYTES : 0);
 constexpr u32 OFF_BAR = OFF_STATS + QS * TQ * 8;
 constexpr u32 SMEM_BYTES = OFF_BAR + 128;
 
 // barrier slots, 8 bytes each
 constexpr u32 BAR_KV = OFF_BAR, BAR_Q_FULL = OFF_BAR + 8, BAR_Q_FREE = OFF_BAR + 24, BAR_DO_FULL = OFF_BAR + 40, BAR_DO_FREE = OFF_BAR + 56,
-              BAR_PDS_FREE = OFF_BAR + 72, BAR_RELAY_GO = OFF_BAR + 80, BAR_RELAY_DONE = OFF_BAR + 88;
+              BAR_PDS_FREE = OFF_BAR + 72, BAR_PDS_FULL = OFF_BAR + 80, BAR_DQ_GO = OFF_BAR + 88, BAR_DQ_FULL = OFF_BAR + 96,
+              BAR_DQ_FREE = OFF_BAR + 104;
 constexpr int NB_MATH = 1;  // named barrier of the 256 math threads
 
 // What one CTA works on. Everything here is uniform over the CTA.

@@ -1,5 +1,5 @@
-// The helper warps. `producer` issues every TMA load; `stats` turns LSE and delta rows into the numbers the math warps use; `relay`
-// (deterministic mode) passes the turn between CTAs. All walk the q tiles in the math warps' order; the first two wait for the "free"
+// The helper warps. `producer` issues every TMA load; `stats` turns LSE and delta rows into the numbers the math warps use; `dq_warp`
+// brings dQ to global memory and passes the turn in deterministic mode. All walk the q tiles in the math warps' order; the first two wait for the "free"
 // barriers, so they run ahead by the ring depth.
 #pragma once
 #include "sdpa/bwd/mma/main_config.cuh"
@@ -62,22 +62,39 @@ FG_DEV void stats(u32 smem, const Work& w, const float* lse, i64 lse_ss, const f
   }
 }
 
-// One lane. Ordered relay: the CTAs of one (batch, head) add to a q tile one after the other, in ascending kv order. The awaited CTA has
-// a lower blockIdx.x, so it is resident or done. A warp of its own does the waiting and the release: the release has to drain the
-// CTA's adds (1400-2700 clk), and in a math warp that stalled all eight at their next barrier (1.3-1.7x).
-FG_DEV void relay(u32 smem, const Work& w, i32* turns) {
+// One lane: everything about dQ that waits, so that no math warp has to.
+// FG_DQ_BULK: adds each staged dQ tile to dq_accum with the bulk engine. red instructions share the load/store path with the math
+// warps' ldmatrix and cost 5-16 % of the kernel there (H200: d128 64x128 3527 -> 3142 us without them).
+// FG_DET=1: passes the turn. The CTAs of one (batch, head) add to a q tile one after the other in ascending kv order; the awaited CTA
+// has a lower blockIdx.x, so it is resident or done. The release has to drain the adds (1400-2700 clk): in a math warp that stalled all
+// eight at their next barrier (1.3-1.7x).
+constexpr bool DQ_WARP = DQ_BULK || FG_DET == 1;
+FG_DEV void dq_warp(u32 smem, const Work& w, float* dq, i32* turns) {
   u32 ph = 0;
 #pragma unroll 1
   for (i32 qb = w.qb_hi - 1; qb >= w.qb_lo; qb--) {
-    i32* turn = turns + qb;
-    const i32 mine = w.kv_tile - kv_tile_first<FG_WINDOW, TK>(w.band, qb * TQ);
-    while (ld_acquire(turn) != mine) {
+    const i32 mine = FG_DET == 1 ? w.kv_tile - kv_tile_first<FG_WINDOW, TK>(w.band, qb * TQ) : 0;
+    if (FG_DET == 1)
+      while (ld_acquire(turns + qb) != mine) {
+      }
+    if (!DQ_BULK) mbar_arrive(smem + BAR_DQ_GO);
+    mbar_wait(smem + BAR_DQ_FULL, ph);
+    if (DQ_BULK) {
+      bulk_add(dq + (i64)(qb * TQ) * DQK, smem + OFF_DQ, DQ_BYTES);
+      tma_commit();
+      tma_wait_read<0>();
+      mbar_arrive(smem + BAR_DQ_FREE);
     }
-    mbar_arrive(smem + BAR_RELAY_GO);
-    mbar_wait(smem + BAR_RELAY_DONE, ph);
-    st_release(turn, mine + 1);
+    if (FG_DET == 1) {
+      if (DQ_BULK) {
+        tma_wait_all<0>();
+        fence_async_global();
+      }
+      st_release(turns + qb, mine + 1);
+    }
     ph ^= 1;
   }
+  if (DQ_BULK) tma_wait_all<0>();
 }
 
 }  // namespace fg

@@ -1,57 +1,16 @@
-// The 8 math warps: five GEMMs per q tile, softmax replay folded into GEMM2, dQ adds folded into GEMM5.
+// The 8 math warps: five GEMMs per q tile, softmax replay folded into GEMM2, dQ output folded into the GEMM after GEMM4.
 #pragma once
 #include "sdpa/bwd/mma/main_config.cuh"
 #include "sdpa/bwd/mma/main_mask.cuh"
+#include "sdpa/bwd/mma/main_ops.cuh"
 
 namespace fg {
-
-using OpQ = Operand<TQ, CH, SM, false, true>;    // GEMM1 A: Q
-using OpK = Operand<TK, CH, SN, false, false>;   // GEMM1 B: K
-using OpDO = Operand<TQ, CH, SM, false, true>;   // GEMM2 A: dO
-using OpV = Operand<TK, CH, SN, false, false>;   // GEMM2 B: V
-using OpPt = Operand<TQ, 64, KM, true, true>;    // GEMM3/5 A: P^T, dS^T
-using OpDOt = Operand<TQ, CH, KN, true, false>;  // GEMM3/5 B: dO, Q
-using OpDS = Operand<TQ, 64, QM, false, true>;   // GEMM4 A: dS
-using OpKt = Operand<TK, CH, QN, true, false>;   // GEMM4 B: K
-using StashS = Stash<TQ, 64, SM, SN>;
-
-// Keeps the scheduler from pulling the next GEMM's ldmatrix above this point. Where the accumulators leave little room (d >= 192) it
-// would otherwise fill every register with early fragments and spill loop invariants instead.
-#ifndef FG_X_FENCE
-#define FG_X_FENCE 1
-#endif
-constexpr bool TIGHT = FG_X_FENCE;
-FG_DEV void load_fence(i32 qb) {
-  if (TIGHT) sched_fence(qb);
-}
-// dQ is computed in column parts when its accumulators would not fit beside dK and dV.
-constexpr int ACC_REGS = K_MT * DK_NT * 4 + (SPLIT ? 0 : V_MT * V_NT * 4);
-constexpr int DQ_PARTS = (ACC_REGS >= 128 && DQK == 256 && Q_NT % 4 == 0) || (ACC_REGS + Q_MT * Q_NT * 4 > 176 && Q_NT % 4 == 0) ? 2 : 1;
-constexpr int P_NT = Q_NT / DQ_PARTS;
-
-struct NoHook {
-  FG_DEV void operator()(int) const {}
-};
-
-// Global-memory operands of the loop that are already offset to this (batch, head).
-struct Ptrs {
-  float* dq;          // dq_accum at row 0 of (b, h)
-  const void* bias;   // row 0, key 0
-  float* dbias;
-  i64 bias_ss, dbias_ss;
-  const TensorMap* tm_ds;
-};
-
-FG_DEV float load_bias(const void* p, i64 at) {
-  if (FG_BIAS == 2) return __ldg((const float*)p + at);
-  return unpack1<BF16>(__ldg((const u16*)p + at));
-}
 
 FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 warp, u32 lane, float (&dk)[K_MT][DK_NT][4],
                       float (&dv)[V_MT][V_NT][4]) {
   const u32 tid = warp * 32 + lane;
   const u32 sm = warp % SM, sn = warp / SM, km = warp % KW % KM, kn = warp % KW / KM, qm = warp % QM, qn = warp / QM;
-  const float none[S_MT][2] = {};
+  const i32 row_in = 16 * (i32)sm + (i32)(lane >> 2), col0 = w.kv0 + 16 * (i32)sn + 2 * (i32)(lane & 3);
 
   // exponent factor; a zero scale keeps an exact result (dQ, dK are multiplied by the true scale) without 0 * inf in the mask
   float sl2 = scale * LOG2E;
@@ -64,7 +23,7 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
   const u32 b_ds = OpDS::lane_base(qm, lane), b_kt = OpKt::lane_base(qn, lane) + smem;
   const u32 b_st = StashS::lane_base(sm, sn, lane);
   const u32 stat_lane = smem + OFF_STATS + (16 * sm + (lane >> 2)) * 8;
-  float* dq_lane = g.dq + dq_tile_offset<DQK>(qm, 2 * qn) + lane * 4;
+  const i32 dq_lane = dq_tile_offset<DQK>(qm, 2 * qn) + (i32)lane * 4;
 
   // ---- K, V once ----
   mbar_wait(smem + BAR_KV, 0);
@@ -78,7 +37,7 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
 #pragma unroll
   for (int s = 0; s < KREG / 16; s++) OpK::load_b<S_NT>(b_kv + OFF_K, KK0 + s, kreg[s]);
 #pragma unroll
-  for (int s = 0; s < VREG / 16; s++) OpV::load_b<S_NT>(b_kv + OFF_V, VK0 + s, vreg[s]);
+  for (int s = 0; s < VREG / 16; s++) OpK::load_b<S_NT>(b_kv + OFF_V, VK0 + s, vreg[s]);
 
   // The highest q tile is the only one that can reach past len_q.
   if (FG_PADDED && w.qb_hi * TQ > w.len_q) {
@@ -92,34 +51,21 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
     bar_sync<NB_MATH, MATH_THREADS>();  // P and dS overwrite the columns of V that now live in registers
   }
 
-  u32 qs = 0, qp = 0, os = 0, op = 0, ps = 0, pp = 1, turn_parity = 0;
-#pragma unroll 1
-  for (i32 qb = w.qb_hi - 1; qb >= w.qb_lo; qb--) {
-    // Without this the compiler keeps every swizzled address of the fixed tiles in its own register across the loop (40+) and
-    // spills; recomputing one XOR per ldmatrix is free here (the loop is bound by shared memory, not by issue slots).
-    u32 l_kv = b_kv, l_kt = b_kt, l_q = b_q, l_pt = b_pt, l_dot = b_dot, l_ds = b_ds, l_st = b_st;
-    opaque(l_kv), opaque(l_kt), opaque(l_q), opaque(l_pt), opaque(l_dot), opaque(l_ds), opaque(l_st);
-    const u32 s_q = smem + OFF_Q + qs * Q_BYTES, s_do = smem + OFF_DO + os * DO_BYTES;
-    const u32 s_p = smem + OFF_P + ps * PT_BYTES, s_ds = smem + OFF_DS + ps * PT_BYTES;
-    const i32 q0 = qb * TQ;
-    const i32 row0 = q0 + 16 * (i32)sm + (i32)(lane >> 2), col0 = w.kv0 + 16 * (i32)sn + 2 * (i32)(lane & 3);
-    float s[S_MT][S_NT][4], dp[S_MT][S_NT][4];
+  u32 qs = 0, qp = 0, os = 0, op = 0, ps = 0, pp = 1, tp = 0;  // ring positions and parities; tp flips every tile
+  float s[S_MT][S_NT][4];
 
+  // ---- GEMM1: S = Q K^T of q tile qb, whose Q sits in buffer st ----
+  auto scores = [&](i32 qb, u32 st, u32 parity) {
     float bz[FG_BIAS ? S_MT : 1][FG_BIAS ? S_NT : 1][4];
-    if (FG_BIAS) {  // issued before GEMM1 so that it hides the latency; guarded per element: S_kv need not fit any vector width
-#pragma unroll
-      for (int i = 0; i < S_MT; i++)
-#pragma unroll
-        for (int j = 0; j < S_NT; j++)
-#pragma unroll
-          for (int e = 0; e < 4; e++) {
-            const i32 q = row0 + 16 * SM * i + 8 * (e >> 1), k = col0 + 16 * SN * (j / 2) + 8 * (j & 1) + (e & 1);
-            bz[i][j][e] = (q < w.len_q && k < w.len_kv) ? load_bias(g.bias, (i64)q * g.bias_ss + k) : 0.f;
-          }
-    }
-
-    // ---- GEMM1: S = Q K^T ----
-    mbar_wait(smem + BAR_Q_FULL + 8 * qs, qp);
+    if (FG_BIAS)  // issued before GEMM1 so that it hides the latency; guarded per element: S_kv need not fit any vector width
+      for_scores(qb * TQ + row_in, col0, [&](int i, int j, int e, i32 q, i32 k) {
+        bz[FG_BIAS ? i : 0][FG_BIAS ? j : 0][e] = (q < w.len_q && k < w.len_kv) ? load_bias(g.bias, (i64)q * g.bias_ss + k) : 0.f;
+      });
+    u32 l_q = b_q, l_kv = b_kv;
+    opaque(l_q), opaque(l_kv);
+    const u32 s_q = smem + OFF_Q + st * Q_BYTES;
+    const float none[S_MT][2] = {};
+    mbar_wait(smem + BAR_Q_FULL + 8 * st, parity);
     gemm<BF16, S_MT, S_NT, DQK / 16, Init::ZERO>(
         s, none, [&](int ks, u32(&a)[S_MT][4]) { OpQ::load_a<S_MT>(s_q + l_q, ks, a); },
         [&](int ks, u32(&b)[S_NT][2]) {
@@ -130,32 +76,36 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
             for (int j = 0; j < S_NT; j++) b[j][0] = kreg[ks < KK0 ? 0 : ks - KK0][j][0], b[j][1] = kreg[ks < KK0 ? 0 : ks - KK0][j][1];
         },
         NoHook{});
-    if (FG_BIAS) {
-#pragma unroll
-      for (int i = 0; i < S_MT; i++)
-#pragma unroll
-        for (int j = 0; j < S_NT; j++)
-#pragma unroll
-          for (int e = 0; e < 4; e++) s[i][j][e] = s[i][j][e] * sl2 + bz[FG_BIAS ? i : 0][FG_BIAS ? j : 0][e] * LOG2E;
-    }
-    if (tile_has_edge(w, q0)) mask_scores(s, w, row0, col0, dead);
+    if (FG_BIAS)
+      for_scores(0, 0, [&](int i, int j, int e, i32, i32) { s[i][j][e] = s[i][j][e] * sl2 + bz[FG_BIAS ? i : 0][FG_BIAS ? j : 0][e] * LOG2E; });
+    if (tile_has_edge(w, qb * TQ)) mask_scores(s, w, qb * TQ + row_in, col0, dead);
+  };
 
-    float lse2[S_MT][2], ndelta[S_MT][2];
+  if (EARLY_S) scores(w.qb_hi - 1, 0, 0);
+#pragma unroll 1
+  for (i32 qb = w.qb_hi - 1; qb >= w.qb_lo; qb--) {
+    if (!EARLY_S) scores(qb, qs, qp);
+    // Without this the compiler keeps every swizzled address of the fixed tiles in its own register across the loop (40+) and
+    // spills; recomputing one XOR per ldmatrix is free here (the loop is bound by shared memory, not by issue slots).
+    u32 l_kv = b_kv, l_kt = b_kt, l_q = b_q, l_pt = b_pt, l_dot = b_dot, l_ds = b_ds, l_st = b_st;
+    opaque(l_kv), opaque(l_kt), opaque(l_q), opaque(l_pt), opaque(l_dot), opaque(l_ds), opaque(l_st);
+    const u32 s_q = smem + OFF_Q + qs * Q_BYTES, s_do = smem + OFF_DO + os * DO_BYTES;
+    const u32 s_p = smem + OFF_P + ps * PT_BYTES, s_ds = smem + OFF_DS + ps * PT_BYTES;
+
+    // ---- GEMM2: dP - delta = dO V^T - delta; the exponentials run between its MMAs ----
+    float dp[S_MT][S_NT][4], lse2[S_MT][2], ndelta[S_MT][2];
 #pragma unroll
     for (int i = 0; i < S_MT; i++)
 #pragma unroll
-      for (int h = 0; h < 2; h++)
-        lds_f32x2(stat_lane + qs * (TQ * 8) + (16 * SM * i + 8 * h) * 8, lse2[i][h], ndelta[i][h]);
-
-    // ---- GEMM2: dP - delta = dO V^T - delta; the exponentials run between its MMAs ----
+      for (int h = 0; h < 2; h++) lds_f32x2(stat_lane + qs * (TQ * 8) + (16 * SM * i + 8 * h) * 8, lse2[i][h], ndelta[i][h]);
     mbar_wait(smem + BAR_DO_FULL + 8 * os, op);
     if (PS == 1) mbar_wait(smem + BAR_PDS_FREE, pp);
     constexpr int PAIRS = S_MT * S_NT / 2, KS2 = DV / 16;
     gemm<BF16, S_MT, S_NT, KS2, Init::ROWS>(
-        dp, ndelta, [&](int ks, u32(&a)[S_MT][4]) { OpDO::load_a<S_MT>(s_do + l_q, ks, a); },
+        dp, ndelta, [&](int ks, u32(&a)[S_MT][4]) { OpQ::load_a<S_MT>(s_do + l_q, ks, a); },
         [&](int ks, u32(&b)[S_NT][2]) {
           if (ks < VK0)
-            OpV::load_b<S_NT>(l_kv + OFF_V, ks, b);
+            OpK::load_b<S_NT>(l_kv + OFF_V, ks, b);
           else
 #pragma unroll
             for (int j = 0; j < S_NT; j++) b[j][0] = vreg[ks < VK0 ? 0 : ks - VK0][j][0], b[j][1] = vreg[ks < VK0 ? 0 : ks - VK0][j][1];
@@ -186,53 +136,55 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
           for (int e = 0; e < 4; e++) dp[i][j + t][e] *= s[i][j + t][e];
         StashS::put<BF16>(s_ds + l_st, i, j / 2, dp[i][j], dp[i][j + 1]);
       }
-    if (FG_DBIAS) {
-#pragma unroll
-      for (int i = 0; i < S_MT; i++)
-#pragma unroll
-        for (int j = 0; j < S_NT; j++)
-#pragma unroll
-          for (int e = 0; e < 4; e++) {
-            const i32 q = row0 + 16 * SM * i + 8 * (e >> 1), k = col0 + 16 * SN * (j / 2) + 8 * (j & 1) + (e & 1);
-            if (q < w.len_q && k < w.len_kv) red_f32(g.dbias + ((i64)q * g.dbias_ss + k), dp[i][j][e]);
-          }
-    }
+    if (FG_DBIAS)
+      for_scores(qb * TQ + row_in, col0, [&](int i, int j, int e, i32 q, i32 k) {
+        if (q < w.len_q && k < w.len_kv) red_f32(g.dbias + ((i64)q * g.dbias_ss + k), dp[i][j][e]);
+      });
     if (FG_DET == 2) {
       fence_async_smem();
       if (PS == 2 && tid == 0) tma_wait_read<0>();  // the other buffer's store was issued a whole iteration ago
     }
-    bar_sync<NB_MATH, MATH_THREADS>();
+    if (EARLY_S) {
+      __syncwarp();
+      if (lane == 0) mbar_arrive(smem + BAR_PDS_FULL);
+      if (qb > w.qb_lo) scores(qb - 1, qs ^ 1, qp ^ qs);
+      mbar_wait(smem + BAR_PDS_FULL, tp);
+    } else {
+      bar_sync<NB_MATH, MATH_THREADS>();
+    }
     if (FG_DET == 2 && tid == 0) {
 #pragma unroll
-      for (int c = 0; c < TK / 64; c++) tma_store_3d(g.tm_ds, s_ds + c * TQ * 128, w.kv0 + 64 * c, q0, w.b_h);
+      for (int c = 0; c < TK / 64; c++) tma_store_3d(g.tm_ds, s_ds + c * TQ * 128, w.kv0 + 64 * c, qb * TQ, w.b_h);
       tma_commit();
     }
 
+    // ---- GEMM4: dQ = dS K, one column part at a time; its output goes to dq_accum by adds or, DQ_BULK, to the staging tile ----
     float dq[Q_MT][P_NT][4];
+    const float qz[Q_MT][2] = {}, kz[K_MT][2] = {}, vz[V_MT][2] = {};
     auto gemm4 = [&](int part) {
-      const float qz[Q_MT][2] = {};
       gemm<BF16, Q_MT, P_NT, TK / 16, Init::ZERO>(
           dq, qz, [&](int ks, u32(&a)[Q_MT][4]) { OpDS::load_a<Q_MT>(s_ds + l_ds, ks, a); },
           [&](int ks, u32(&b)[P_NT][2]) { OpKt::load_b<P_NT>(l_kt + OFF_K, ks, b, part * P_NT / 2); }, NoHook{});
     };
-    float* dq_out = dq_lane + (i64)q0 * DQK;
-    auto add_dq = [&](int part, int first, int last) {
+    float* dq_out = DQ_BULK ? nullptr : g.dq + ((i64)(qb * TQ) * DQK + dq_lane);
+    const u32 dq_stage = smem + OFF_DQ + dq_lane * 4;
+    auto put_dq = [&](int part, int first, int last) {
 #pragma unroll
       for (int t = first; t < last; t++) {
-        const int i = t / P_NT, j = t % P_NT;
-        red_v4(dq_out + dq_tile_offset<DQK>(QM * i, 2 * QN * (part * P_NT / 2 + j / 2) + (j & 1)), dq[i][j][0], dq[i][j][1], dq[i][j][2], dq[i][j][3]);
+        const float(&c)[4] = dq[t / P_NT][t % P_NT];
+        if (DQ_BULK)
+          sts_v4(dq_stage + dq_slot(part, t) * 4, __float_as_uint(c[0]), __float_as_uint(c[1]), __float_as_uint(c[2]), __float_as_uint(c[3]));
+        else
+          red_v4(dq_out + dq_slot(part, t), c[0], c[1], c[2], c[3]);
       }
     };
-    // ---- GEMM3: dV += P^T dO, GEMM5: dK += dS^T Q ----
-    constexpr int DQ_TILES = Q_MT * P_NT, KS35 = TQ / 16;
-    const float kz[K_MT][2] = {}, vz[V_MT][2] = {};
-    // Where the order allows it, dQ adds are spread over the last GEMM's k-steps: as one burst they stall the load/store path that
-    // the next GEMM needs (M2g).
-    constexpr bool DQ_FIRST = SPLIT && QS == 2 && OS == 2;  // split form: dQ before the joint dV/dK GEMM if no refill waits for it
-    constexpr bool SPREAD = FG_DET != 2 && (SPLIT ? DQ_FIRST : QS == 2);
+    // The last part is spread over the next GEMM's k-steps: as one burst, adds fill the load/store path that GEMM's ldmatrix needs.
+    constexpr int KS35 = TQ / 16;
+    constexpr bool SPREAD = FG_DET != 2 && DQ_FIRST;
     auto spread = [&](int ks) {
-      if (SPREAD) add_dq(DQ_PARTS - 1, ks * DQ_TILES / KS35, (ks + 1) * DQ_TILES / KS35);
+      if (SPREAD) put_dq(DQ_PARTS - 1, ks * DQ_TILES / KS35, (ks + 1) * DQ_TILES / KS35);
     };
+    // ---- GEMM3: dV += P^T dO, GEMM5: dK += dS^T Q (SPLIT: both here, half of the warps each) ----
     auto gemm3 = [&]() {
       gemm<BF16, V_MT, V_NT, KS35, Init::ACCUMULATE>(
           dv, vz, [&](int ks, u32(&a)[V_MT][4]) { OpPt::load_a<V_MT>(s_p + l_pt, ks, a); },
@@ -253,15 +205,16 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
 #pragma unroll
       for (int part = 0; part < DQ_PARTS; part++) {
         gemm4(part);
-        if (FG_DET == 1 && part == 0) mbar_wait(smem + BAR_RELAY_GO, turn_parity);
-        if (!SPREAD || part < DQ_PARTS - 1) add_dq(part, 0, DQ_TILES);
+        if (part == 0 && DQ_BULK) mbar_wait(smem + BAR_DQ_FREE, tp ^ 1);
+        if (part == 0 && FG_DET == 1 && !DQ_BULK) mbar_wait(smem + BAR_DQ_GO, tp);
+        if (!SPREAD || part < DQ_PARTS - 1) put_dq(part, 0, DQ_TILES);
       }
     };
-    auto relay_done = [&]() {  // this warp's adds for the q tile are issued
-      if (FG_DET == 1) {
+    auto dq_done = [&]() {  // hand this warp's share to the dQ warp: staged (bulk), or added (relay)
+      if (DQ_BULK) fence_async_smem();
+      if (DQ_BULK || FG_DET == 1) {
         __syncwarp();
-        if (lane == 0) mbar_arrive(smem + BAR_RELAY_DONE);
-        turn_parity ^= 1;
+        if (lane == 0) mbar_arrive(smem + BAR_DQ_FULL);
       }
     };
 
@@ -270,16 +223,16 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
     if (FG_DET == 2) {
       gemm5();
       if (PS == 1 && tid == 0) tma_wait_read<0>();
-    } else if (SPLIT ? DQ_FIRST : QS == 2) {
+    } else if (DQ_FIRST) {
       dq_all();
       load_fence(qb);
       gemm5();
-      relay_done();
+      dq_done();
     } else {  // a single Q (or dO) buffer is free after GEMM5, and its refill hides behind GEMM4
       gemm5();
       load_fence(qb);
       dq_all();
-      relay_done();
+      dq_done();
     }
     if (PS == 1) {
       if (lane == 0) mbar_arrive(smem + BAR_PDS_FREE);
@@ -287,6 +240,7 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
     } else {
       ps ^= 1;
     }
+    tp ^= 1;
     if (++qs == QS) qs = 0, qp ^= 1;
     if (++os == OS) os = 0, op ^= 1;
   }
