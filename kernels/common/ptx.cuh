@@ -51,6 +51,8 @@ template <int ID, int N> FG_DEV void bar_arrive() { asm volatile("bar.arrive %0,
 template <int R> FG_DEV void regs_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(R)); }
 template <int R> FG_DEV void regs_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(R)); }
 
+FG_DEV void fence_cta() { asm volatile("fence.acq_rel.cta;" ::: "memory"); }
+
 // ---- mbarriers --------------------------------------------------------------------------------------------------------
 FG_DEV void mbar_init(u32 bar, u32 count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory"); }
 FG_DEV void mbar_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }

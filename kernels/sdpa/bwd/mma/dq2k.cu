@@ -110,6 +110,7 @@ extern "C" __global__ void __launch_bounds__((FG_Q2_TILE / 16 + 1) * 32)
         }
       }
     }
+    sched_fence(n);  // the ldmatrix results must be in before the refill may start: see `release` in main_ops.cuh
     if (lane == 0) mbar_arrive(bar_free + 8 * st);
     if (++st == STAGES) st = 0, ph ^= 1;
   }

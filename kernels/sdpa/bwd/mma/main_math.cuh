@@ -145,8 +145,7 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
       if (PS == 2 && tid == 0) tma_wait_read<0>();  // the other buffer's store was issued a whole iteration ago
     }
     if (EARLY_S) {
-      __syncwarp();
-      if (lane == 0) mbar_arrive(smem + BAR_PDS_FULL);
+      publish(smem + BAR_PDS_FULL, lane);
       if (qb > w.qb_lo) scores(qb - 1, qs ^ 1, qp ^ qs);
       mbar_wait(smem + BAR_PDS_FULL, tp);
     } else {
@@ -189,17 +188,15 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
       gemm<BF16, V_MT, V_NT, KS35, Init::ACCUMULATE>(
           dv, vz, [&](int ks, u32(&a)[V_MT][4]) { OpPt::load_a<V_MT>(s_p + l_pt, ks, a); },
           [&](int ks, u32(&b)[V_NT][2]) { OpDOt::load_b<V_NT>(s_do + l_dot, ks, b); }, NoHook{});
-      if (lane == 0) mbar_arrive(smem + BAR_DO_FREE + 8 * os);
+      release(smem + BAR_DO_FREE + 8 * os, qb, lane);
     };
     auto gemm5 = [&]() {
       const u32 at_a = (SPLIT && warp < 4 ? s_p : s_ds) + l_pt, at_b = (SPLIT && warp < 4 ? s_do : s_q) + l_dot;
       gemm<BF16, K_MT, DK_NT, KS35, Init::ACCUMULATE>(
           dk, kz, [&](int ks, u32(&a)[K_MT][4]) { OpPt::load_a<K_MT>(at_a, ks, a); },
           [&](int ks, u32(&b)[DK_NT][2]) { OpDOt::load_b<DK_NT>(at_b, ks, b); }, spread);
-      if (lane == 0) {
-        if (SPLIT) mbar_arrive(smem + BAR_DO_FREE + 8 * os);
-        mbar_arrive(smem + BAR_Q_FREE + 8 * qs);
-      }
+      if (SPLIT) release(smem + BAR_DO_FREE + 8 * os, qb, lane);
+      release(smem + BAR_Q_FREE + 8 * qs, qb, lane);
     };
     auto dq_all = [&]() {
 #pragma unroll
@@ -218,8 +215,10 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
       }
     };
 
-    if (!SPLIT) gemm3();
-    load_fence(qb);
+    if (SPLIT)
+      load_fence(qb);
+    else
+      gemm3();
     if (FG_DET == 2) {
       gemm5();
       if (PS == 1 && tid == 0) tma_wait_read<0>();
@@ -235,7 +234,7 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
       dq_done();
     }
     if (PS == 1) {
-      if (lane == 0) mbar_arrive(smem + BAR_PDS_FREE);
+      release(smem + BAR_PDS_FREE, qb, lane);
       pp ^= 1;
     } else {
       ps ^= 1;

@@ -16,6 +16,21 @@ using StashS = Stash<TQ, 64, SM, SN>;
 // invariants instead; measured on H200 it is also as fast or faster with the fence (64x64 d128: 4208 vs 4370 us).
 FG_DEV void load_fence(i32 qb) { sched_fence(qb); }
 
+// Gives a shared-memory buffer that this warp has read back to whoever refills it. The fence makes every MMA that consumes the reads
+// issue first, hence every ldmatrix return. Without it ptxas puts the arrive right behind the last ldmatrix, counting on in-order
+// execution; on H200 reads queued behind global adds came later than the arrive, and the refill overtook them: dK was wrong in the first
+// 64 columns (the first chunk TMA writes), a few runs in ten, in 32x64 d192/128 only, while every other build happened to pass.
+FG_DEV void release(u32 bar, i32 qb, u32 lane) {
+  sched_fence(qb);
+  if (lane == 0) mbar_arrive(bar);
+}
+// Announces shared-memory writes of this warp. The writes are fenced for the same reason that `release` fences reads.
+FG_DEV void publish(u32 bar, u32 lane) {
+  fence_cta();
+  __syncwarp();
+  if (lane == 0) mbar_arrive(bar);
+}
+
 // dQ is computed in column parts when its accumulators would not fit beside dK and dV.
 constexpr int ACC_REGS = K_MT * DK_NT * 4 + (SPLIT ? 0 : V_MT * V_NT * 4);
 constexpr int DQ_PARTS = (ACC_REGS >= 128 && DQK == 256 && Q_NT % 4 == 0) || (ACC_REGS + Q_MT * Q_NT * 4 > 176 && Q_NT % 4 == 0) ? 2 : 1;
