@@ -25,7 +25,7 @@ constexpr int BF16 = FG_BF16;
 constexpr int DQK = FG_D_QK, DV = FG_D_V, TQ = FG_Q_TILE, TK = FG_KV_TILE;
 constexpr int CH = (DQK % 64 == 0 && DV % 64 == 0) ? 64 : 32;
 constexpr int QS = FG_Q_STAGES, OS = FG_DO_STAGES, PS = FG_PDS_STAGES;
-constexpr int VREG = FG_V_REG_COLS, KREG = FG_K_REG_COLS;
+constexpr int VREG = FG_V_REG_COLS, KREG = FG_BIAS ? 0 : FG_K_REG_COLS;  // the bias needs K's registers
 constexpr int MATH_WARPS = 8, MATH_THREADS = 256, THREADS = 384;
 constexpr int MATH_REGS = 240, AUX_REGS = 24;  // 2*240 + 24 = 504 = 3*168: the pool is what launch_bounds(384) grants
 

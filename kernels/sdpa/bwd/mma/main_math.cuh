@@ -56,11 +56,10 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
 
   // ---- GEMM1: S = Q K^T of q tile qb, whose Q sits in buffer st ----
   auto scores = [&](i32 qb, u32 st, u32 parity) {
-    float bz[FG_BIAS ? S_MT : 1][FG_BIAS ? S_NT : 1][4];
-    if (FG_BIAS)  // issued before GEMM1 so that it hides the latency; guarded per element: S_kv need not fit any vector width
-      for_scores(qb * TQ + row_in, col0, [&](int i, int j, int e, i32 q, i32 k) {
-        bz[FG_BIAS ? i : 0][FG_BIAS ? j : 0][e] = (q < w.len_q && k < w.len_kv) ? load_bias(g.bias, (i64)q * g.bias_ss + k) : 0.f;
-      });
+    const i32 row0 = qb * TQ + row_in;
+    float bz[BIAS_EARLY ? S_MT : 1][BIAS_EARLY ? S_NT : 1][4];
+    if (BIAS_EARLY)
+      for_scores(row0, col0, [&](int i, int j, int e, i32 q, i32 k) { bz[BIAS_EARLY ? i : 0][BIAS_EARLY ? j : 0][e] = load_bias(g, w, q, k); });
     u32 l_q = b_q, l_kv = b_kv;
     opaque(l_q), opaque(l_kv);
     const u32 s_q = smem + OFF_Q + st * Q_BYTES;
@@ -77,8 +76,11 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
         },
         NoHook{});
     if (FG_BIAS)
-      for_scores(0, 0, [&](int i, int j, int e, i32, i32) { s[i][j][e] = s[i][j][e] * sl2 + bz[FG_BIAS ? i : 0][FG_BIAS ? j : 0][e] * LOG2E; });
-    if (tile_has_edge(w, qb * TQ)) mask_scores(s, w, qb * TQ + row_in, col0, dead);
+      for_scores(row0, col0, [&](int i, int j, int e, i32 q, i32 k) {
+        const float bias = BIAS_EARLY ? bz[BIAS_EARLY ? i : 0][BIAS_EARLY ? j : 0][e] : load_bias(g, w, q, k);
+        s[i][j][e] = s[i][j][e] * sl2 + bias * LOG2E;
+      });
+    if (tile_has_edge(w, qb * TQ)) mask_scores(s, w, row0, col0, dead);
   };
 
   if (EARLY_S) scores(w.qb_hi - 1, 0, 0);

@@ -57,10 +57,15 @@ struct Ptrs {
   const TensorMap* tm_ds;
 };
 
-FG_DEV float load_bias(const void* p, i64 at) {
-  if (FG_BIAS == 2) return __ldg((const float*)p + at);
-  return unpack1<BF16>(__ldg((const u16*)p + at));
+// Guarded per element: S_kv need not fit any vector width, and rows past the length may lie outside the buffer.
+FG_DEV float load_bias(const Ptrs& g, const Work& w, i32 q, i32 k) {
+  if (q >= w.len_q || k >= w.len_kv) return 0.f;
+  const i64 at = (i64)q * g.bias_ss + k;
+  if (FG_BIAS == 2) return __ldg((const float*)g.bias + at);
+  return unpack1<BF16>(__ldg((const u16*)g.bias + at));
 }
+// Loading the bias tile before GEMM1 hides its latency but holds one register per score; only small tiles have them to spare.
+constexpr bool BIAS_EARLY = FG_BIAS && S_MT * S_NT * 4 <= 16;
 
 // Visits the score elements of this thread as f(i, j, e, q, k); rows from row0, keys from col0.
 template <class F> FG_DEV void for_scores(i32 row0, i32 col0, F&& f) {
