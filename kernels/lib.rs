@@ -36,6 +36,7 @@ pub static SOURCES: &[Source] = sources![
     "sdpa/bwd/mma/main_load.cuh",
     "sdpa/bwd/mma/main_mask.cuh",
     "sdpa/bwd/mma/main_math.cuh",
+    "sdpa/bwd/mma/main_ops.cuh",
     "sdpa/bwd/mma/main_store.cuh",
     "sdpa/bwd/mma/reduce.cu",
     "sdpa/bwd/mma/zero.cu",

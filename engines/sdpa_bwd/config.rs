@@ -113,18 +113,30 @@ pub fn partition(d_qk: i64, d_v: i64, q_tile: i64, kv_tile: i64) -> Option<Parti
 /// Configurations found by compiling for every architecture and by measurement: no spills where the partitions above spill a few
 /// registers, and as many buffers as fit. The first entry that fits the head dims, the tiles and the route is used.
 ///
-/// First the default tiles, then tiles that need more shared memory than the SM120 line has.
+/// First the default tiles, which all fit the SM120 line; then the tiles that measured faster on a device with more shared memory.
 const TUNED: &[Tuned] = &[
-    tuned((32, 0), (128, 64), (2, 2, 1), (4, 4, 8)).registers(32, 32),
-    tuned((64, 0), (64, 128), (2, 2, 1), (2, 4, 2)).registers(64, 64),
-    tuned((128, 0), (64, 64), (2, 1, 2), (2, 2, 2)).registers(128, 128),
-    tuned((192, 0), (32, 64), (2, 2, 2), (2, 2, 2)).registers(192, 0),
-    tuned((256, 0), (32, 64), (1, 1, 1), (2, 2, 1)).registers(64, 0),
-    tuned((64, 64), (128, 128), (2, 2, 1), (2, 2, 4)).split().registers(64, 0),
-    tuned((128, 128), (64, 128), (2, 2, 1), (2, 2, 2)).split(),
-    tuned((128, 128), (128, 64), (2, 2, 1), (4, 2, 2)).split().registers(128, 0),
-    tuned((192, 192), (64, 64), (2, 1, 1), (2, 2, 2)).split(),
-    tuned((256, 256), (64, 64), (2, 1, 1), (2, 1, 2)).split(),
+    tuned((32, 32), (128, 64), (2, 2, 1), (4, 4, 8)).registers(32, 0),
+    tuned((64, 64), (64, 128), (2, 2, 1), (2, 2, 2)).split().early().registers(64, 64),
+    tuned((128, 64), (64, 64), (2, 2, 2), (2, 2, 2)).registers(64, 128),
+    tuned((128, 128), (64, 64), (2, 1, 2), (2, 2, 2)).registers(128, 128),
+    tuned((192, 64), (32, 64), (2, 2, 2), (2, 2, 2)).registers(64, 192),
+    tuned((192, 128), (32, 64), (2, 2, 2), (2, 2, 2)).registers(128, 192),
+    tuned((192, 192), (32, 64), (2, 2, 2), (2, 2, 2)).registers(192, 0),
+    tuned((256, 64), (32, 64), (2, 2, 2), (2, 2, 1)).registers(64, 0),
+    tuned((256, 128), (32, 64), (2, 2, 2), (2, 2, 1)).registers(128, 0),
+    tuned((256, 192), (32, 64), (1, 2, 1), (2, 2, 1)).registers(64, 0),
+    tuned((256, 256), (32, 64), (1, 1, 1), (2, 2, 1)).registers(64, 0),
+    tuned((32, 32), (64, 128), (2, 2, 2), (2, 4, 4)).split().early().registers(32, 32),
+    tuned((64, 64), (128, 128), (2, 2, 1), (4, 2, 4)).split().bulk(),
+    tuned((128, 64), (64, 128), (2, 2, 2), (2, 2, 2)).bulk(),
+    tuned((128, 128), (64, 128), (2, 2, 2), (2, 2, 2)).split().bulk(),
+    tuned((192, 64), (64, 64), (2, 2, 2), (2, 2, 2)).bulk().registers(64, 96),
+    tuned((192, 128), (64, 64), (2, 2, 2), (2, 2, 2)).bulk().registers(128, 96),
+    tuned((192, 192), (64, 64), (2, 2, 2), (2, 2, 2)).split().bulk().registers(192, 0),
+    tuned((256, 64), (64, 64), (2, 2, 2), (2, 2, 2)).registers(64, 0),
+    tuned((256, 128), (64, 64), (2, 2, 2), (2, 2, 2)).registers(128, 0),
+    tuned((256, 192), (64, 64), (2, 1, 2), (2, 2, 2)),
+    tuned((256, 256), (64, 64), (2, 2, 2), (2, 1, 2)).split().early(),
 ];
 
 /// A tuned configuration.
@@ -417,7 +429,7 @@ mod tests {
             assert!(c.v_reg_cols % chunk == 0 && c.k_reg_cols % 16 == 0 && c.k_reg_cols <= c.d_qk, "{c:?}");
             let knobs = Knobs::new(&[(Knob::TileM, t.tiles.0), (Knob::TileN, t.tiles.1)]);
             assert_eq!(resolve(dims.0, dims.1, &knobs, 232_448, route), Ok(c), "an earlier entry hides {t:?}");
-            assert_eq!(c.smem <= SM120_SMEM, t.tiles == default_tiles(dims.0), "{c:?}");
+            assert!(c.smem <= SM120_SMEM || t.tiles != default_tiles(dims.0), "a default tile runs on the SM120 line: {c:?}");
         }
         for d in NATIVE {
             let tiles = default_tiles(d);
