@@ -40,7 +40,6 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_main(
       mbar_init(smem + BAR_DO_FREE + 8 * i, MATH_WARPS);
     }
     mbar_init(smem + BAR_PDS_FREE, MATH_WARPS);
-    mbar_init(smem + BAR_PDS_FULL, MATH_WARPS);
     mbar_init(smem + BAR_DQ_GO, 1);
     mbar_init(smem + BAR_DQ_FULL, MATH_WARPS);
     mbar_init(smem + BAR_DQ_FREE, 1);

@@ -15,8 +15,8 @@
 #if !defined(FG_CAUSAL) || !defined(FG_WINDOW) || !defined(FG_PADDED) || !defined(FG_THD) || !defined(FG_RAGGED_I64)
 #error "main.cu needs FG_CAUSAL, FG_WINDOW, FG_PADDED, FG_THD, FG_RAGGED_I64"
 #endif
-#if !defined(FG_DET) || !defined(FG_BIAS) || !defined(FG_DBIAS) || !defined(FG_DKV_WS) || !defined(FG_DQ_BULK) || !defined(FG_EARLY_S)
-#error "main.cu needs FG_DET, FG_BIAS, FG_DBIAS, FG_DKV_WS, FG_DQ_BULK, FG_EARLY_S"
+#if !defined(FG_DET) || !defined(FG_BIAS) || !defined(FG_DBIAS) || !defined(FG_DKV_WS) || !defined(FG_DQ_BULK)
+#error "main.cu needs FG_DET, FG_BIAS, FG_DBIAS, FG_DKV_WS, FG_DQ_BULK"
 #endif
 
 namespace fg {
@@ -71,12 +71,13 @@ constexpr u32 SMEM_BYTES = OFF_BAR + 128;
 
 // barrier slots, 8 bytes each
 constexpr u32 BAR_KV = OFF_BAR, BAR_Q_FULL = OFF_BAR + 8, BAR_Q_FREE = OFF_BAR + 24, BAR_DO_FULL = OFF_BAR + 40, BAR_DO_FREE = OFF_BAR + 56,
-              BAR_PDS_FREE = OFF_BAR + 72, BAR_PDS_FULL = OFF_BAR + 80, BAR_DQ_GO = OFF_BAR + 88, BAR_DQ_FULL = OFF_BAR + 96,
+              BAR_PDS_FREE = OFF_BAR + 72, BAR_DQ_GO = OFF_BAR + 88, BAR_DQ_FULL = OFF_BAR + 96,
               BAR_DQ_FREE = OFF_BAR + 104;
 constexpr int NB_MATH = 1;  // named barrier of the 256 math threads
 
-// CTA order, see make_work. Relay: always worth it (d64 causal 1308 -> 1028 us). Otherwise it balances causal work, 2-5 %.
-constexpr bool INTERLEAVE = FG_DET == 1 || (FG_CAUSAL && !FG_WINDOW);
+// CTA order, see make_work. Relay: always worth it (d64 causal 1308 -> 1028 us). Otherwise it balances causal work: 2-5 % up to d192,
+// a loss at d256, where few heads fit.
+constexpr bool INTERLEAVE = FG_DET == 1 || (FG_CAUSAL && !FG_WINDOW && DQK < 256);
 constexpr u32 L2_GROUP_ROWS = (40u << 20) / (DQK * 6 + DV * 2);  // rows of Q, dO (io) and dQ (fp32) in 40 MB; 12-80 MB measured
 
 // What one CTA works on. Everything here is uniform over the CTA.

@@ -56,7 +56,7 @@ FG_DEV void stats(u32 smem, const Work& w, const float* lse, i64 lse_ss, const f
     const u32 dst = smem + OFF_STATS + qs * (TQ * 8) + lane * 8;
 #pragma unroll
     for (int r = 0; r < R; r++) sts_f32x2(dst + r * 256, l[r], d[r]);
-    fence_cta();  // see `publish`
+    fence_cta();  // not left to in-order execution, for the reason given at `release`; this warp runs ahead, it costs nothing
     __syncwarp();
     if (lane == 0) mbar_arrive(smem + BAR_Q_FULL + 8 * qs);
     if (++qs == QS) qs = 0, qp ^= 1;

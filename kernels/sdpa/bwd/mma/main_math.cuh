@@ -52,19 +52,23 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
   }
 
   u32 qs = 0, qp = 0, os = 0, op = 0, ps = 0, pp = 1, tp = 0;  // ring positions and parities; tp flips every tile
-  float s[S_MT][S_NT][4];
+#pragma unroll 1
+  for (i32 qb = w.qb_hi - 1; qb >= w.qb_lo; qb--) {
+    // Without this the compiler keeps every swizzled address of the fixed tiles in its own register across the loop (40+) and
+    // spills; recomputing one XOR per ldmatrix is free here (the loop is bound by shared memory, not by issue slots).
+    u32 l_kv = b_kv, l_kt = b_kt, l_q = b_q, l_pt = b_pt, l_dot = b_dot, l_ds = b_ds, l_st = b_st;
+    opaque(l_kv), opaque(l_kt), opaque(l_q), opaque(l_pt), opaque(l_dot), opaque(l_ds), opaque(l_st);
+    const u32 s_q = smem + OFF_Q + qs * Q_BYTES, s_do = smem + OFF_DO + os * DO_BYTES;
+    const u32 s_p = smem + OFF_P + ps * PT_BYTES, s_ds = smem + OFF_DS + ps * PT_BYTES;
 
-  // ---- GEMM1: S = Q K^T of q tile qb, whose Q sits in buffer st ----
-  auto scores = [&](i32 qb, u32 st, u32 parity) {
+    // ---- GEMM1: S = Q K^T ----
+    float s[S_MT][S_NT][4];
     const i32 row0 = qb * TQ + row_in;
     float bz[BIAS_EARLY ? S_MT : 1][BIAS_EARLY ? S_NT : 1][4];
     if (BIAS_EARLY)
       for_scores(row0, col0, [&](int i, int j, int e, i32 q, i32 k) { bz[BIAS_EARLY ? i : 0][BIAS_EARLY ? j : 0][e] = load_bias(g, w, q, k); });
-    u32 l_q = b_q, l_kv = b_kv;
-    opaque(l_q), opaque(l_kv);
-    const u32 s_q = smem + OFF_Q + st * Q_BYTES;
     const float none[S_MT][2] = {};
-    mbar_wait(smem + BAR_Q_FULL + 8 * st, parity);
+    mbar_wait(smem + BAR_Q_FULL + 8 * qs, qp);
     gemm<BF16, S_MT, S_NT, DQK / 16, Init::ZERO>(
         s, none, [&](int ks, u32(&a)[S_MT][4]) { OpQ::load_a<S_MT>(s_q + l_q, ks, a); },
         [&](int ks, u32(&b)[S_NT][2]) {
@@ -81,18 +85,6 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
         s[i][j][e] = s[i][j][e] * sl2 + bias * LOG2E;
       });
     if (tile_has_edge(w, qb * TQ)) mask_scores(s, w, row0, col0, dead);
-  };
-
-  if (EARLY_S) scores(w.qb_hi - 1, 0, 0);
-#pragma unroll 1
-  for (i32 qb = w.qb_hi - 1; qb >= w.qb_lo; qb--) {
-    if (!EARLY_S) scores(qb, qs, qp);
-    // Without this the compiler keeps every swizzled address of the fixed tiles in its own register across the loop (40+) and
-    // spills; recomputing one XOR per ldmatrix is free here (the loop is bound by shared memory, not by issue slots).
-    u32 l_kv = b_kv, l_kt = b_kt, l_q = b_q, l_pt = b_pt, l_dot = b_dot, l_ds = b_ds, l_st = b_st;
-    opaque(l_kv), opaque(l_kt), opaque(l_q), opaque(l_pt), opaque(l_dot), opaque(l_ds), opaque(l_st);
-    const u32 s_q = smem + OFF_Q + qs * Q_BYTES, s_do = smem + OFF_DO + os * DO_BYTES;
-    const u32 s_p = smem + OFF_P + ps * PT_BYTES, s_ds = smem + OFF_DS + ps * PT_BYTES;
 
     // ---- GEMM2: dP - delta = dO V^T - delta; the exponentials run between its MMAs ----
     float dp[S_MT][S_NT][4], lse2[S_MT][2], ndelta[S_MT][2];
@@ -146,13 +138,7 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
       fence_async_smem();
       if (PS == 2 && tid == 0) tma_wait_read<0>();  // the other buffer's store was issued a whole iteration ago
     }
-    if (EARLY_S) {
-      publish(smem + BAR_PDS_FULL, lane);
-      if (qb > w.qb_lo) scores(qb - 1, qs ^ 1, qp ^ qs);
-      mbar_wait(smem + BAR_PDS_FULL, tp);
-    } else {
-      bar_sync<NB_MATH, MATH_THREADS>();
-    }
+    bar_sync<NB_MATH, MATH_THREADS>();
     if (FG_DET == 2 && tid == 0) {
 #pragma unroll
       for (int c = 0; c < TK / 64; c++) tma_store_3d(g.tm_ds, s_ds + c * TQ * 128, w.kv0 + 64 * c, qb * TQ, w.b_h);

@@ -24,13 +24,6 @@ FG_DEV void release(u32 bar, i32 qb, u32 lane) {
   sched_fence(qb);
   if (lane == 0) mbar_arrive(bar);
 }
-// Announces shared-memory writes of this warp. The writes are fenced for the same reason that `release` fences reads.
-FG_DEV void publish(u32 bar, u32 lane) {
-  fence_cta();
-  __syncwarp();
-  if (lane == 0) mbar_arrive(bar);
-}
-
 // dQ is computed in column parts when its accumulators would not fit beside dK and dV.
 constexpr int ACC_REGS = K_MT * DK_NT * 4 + (SPLIT ? 0 : V_MT * V_NT * 4);
 constexpr int DQ_PARTS = (ACC_REGS >= 128 && DQK == 256 && Q_NT % 4 == 0) || (ACC_REGS + Q_MT * Q_NT * 4 > 176 && Q_NT % 4 == 0) ? 2 : 1;
@@ -39,11 +32,6 @@ constexpr int P_NT = Q_NT / DQ_PARTS, DQ_TILES = Q_MT * P_NT;
 // Order of a step's second half. Two-buffered Q: dQ first, its output spread over the dK GEMM that follows. One buffer: dK first, so
 // that the refill hides behind dQ. The split form joins dV and dK, so it puts dQ first only if dO has two buffers as well.
 constexpr bool DQ_FIRST = QS == 2 && (!SPLIT || OS == 2);
-// The next tile's S = Q K^T runs between this tile's "P and dS written" signal and the wait for it: eight warps' skew and the store
-// latency disappear behind it. It needs the next Q tile while this one is still in use.
-constexpr bool EARLY_S = FG_EARLY_S;
-static_assert(!EARLY_S || QS == 2, "an early S needs two Q buffers");
-
 struct NoHook {
   FG_DEV void operator()(int) const {}
 };
