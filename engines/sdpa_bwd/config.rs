@@ -40,8 +40,6 @@ pub struct Config {
     pub dkv_split: bool,
     /// dQ tiles are staged in shared memory and added to memory by the bulk engine; not on the two-kernel route.
     pub dq_bulk: bool,
-    /// The next tile's scores are started before this tile's dQ; needs two Q buffers.
-    pub early_s: bool,
     /// Dynamic shared memory, bytes.
     pub smem: i64,
 }
@@ -116,7 +114,7 @@ pub fn partition(d_qk: i64, d_v: i64, q_tile: i64, kv_tile: i64) -> Option<Parti
 /// First the default tiles, which all fit the SM120 line; then the tiles that measured faster on a device with more shared memory.
 const TUNED: &[Tuned] = &[
     tuned((32, 32), (128, 64), (2, 2, 1), (4, 4, 8)).registers(32, 0),
-    tuned((64, 64), (64, 128), (2, 2, 1), (2, 2, 2)).split().early().registers(64, 64),
+    tuned((64, 64), (64, 128), (2, 2, 1), (2, 2, 4)).split().registers(64, 64),
     tuned((128, 64), (64, 64), (2, 2, 2), (2, 2, 2)).registers(64, 128),
     tuned((128, 128), (64, 64), (2, 1, 2), (2, 2, 2)).registers(128, 128),
     tuned((192, 64), (32, 64), (2, 2, 2), (2, 2, 2)).registers(64, 192),
@@ -126,7 +124,7 @@ const TUNED: &[Tuned] = &[
     tuned((256, 128), (32, 64), (2, 2, 2), (2, 2, 1)).registers(128, 0),
     tuned((256, 192), (32, 64), (1, 2, 1), (2, 2, 1)).registers(64, 0),
     tuned((256, 256), (32, 64), (1, 1, 1), (2, 2, 1)).registers(64, 0),
-    tuned((32, 32), (64, 128), (2, 2, 2), (2, 4, 4)).split().early().registers(32, 32),
+    tuned((32, 32), (64, 128), (2, 2, 2), (2, 4, 4)).split().registers(32, 32),
     tuned((64, 64), (128, 128), (2, 2, 1), (4, 2, 4)).split().bulk(),
     tuned((128, 64), (64, 128), (2, 2, 2), (2, 2, 2)).bulk(),
     tuned((128, 128), (64, 128), (2, 2, 2), (2, 2, 2)).split().bulk(),
@@ -136,7 +134,7 @@ const TUNED: &[Tuned] = &[
     tuned((256, 64), (64, 64), (2, 2, 2), (2, 2, 2)).registers(64, 0),
     tuned((256, 128), (64, 64), (2, 2, 2), (2, 2, 2)).registers(128, 0),
     tuned((256, 192), (64, 64), (2, 1, 2), (2, 2, 2)),
-    tuned((256, 256), (64, 64), (2, 2, 2), (2, 1, 2)).split().early(),
+    tuned((256, 256), (64, 64), (2, 2, 2), (2, 1, 2)).split().registers(64, 0),
 ];
 
 /// A tuned configuration.
@@ -152,7 +150,6 @@ struct Tuned {
     warps: (i64, i64, i64),
     split: bool,
     bulk: bool,
-    early: bool,
     /// At most this many columns of V in registers; a smaller d_v keeps all of its own.
     v_reg_cols: i64,
     k_reg_cols: i64,
@@ -161,7 +158,7 @@ struct Tuned {
 }
 
 const fn tuned(dims: (i64, i64), tiles: (i64, i64), stages: (i64, i64, i64), warps: (i64, i64, i64)) -> Tuned {
-    Tuned { dims, tiles, stages, warps, split: false, bulk: false, early: false, v_reg_cols: 0, k_reg_cols: 0, only: None }
+    Tuned { dims, tiles, stages, warps, split: false, bulk: false, v_reg_cols: 0, k_reg_cols: 0, only: None }
 }
 
 #[allow(dead_code, reason = "the table's vocabulary: what no entry uses today, a measurement may ask for tomorrow")]
@@ -185,12 +182,6 @@ impl Tuned {
         self
     }
 
-    /// See [`Config::early_s`].
-    const fn early(mut self) -> Tuned {
-        self.early = true;
-        self
-    }
-
     /// Used on this route alone.
     const fn only(mut self, route: Route) -> Tuned {
         self.only = Some(route);
@@ -206,8 +197,7 @@ impl Tuned {
         let valid = tiles_evenly(MATH_WARPS, sdp, q_tile, &[kv_tile])
             && tiles_evenly(dkv_warps, dkv, kv_tile, &[d_qk, d_v])
             && tiles_evenly(MATH_WARPS, dq, q_tile, &[d_qk])
-            && !(self.split && d_qk != d_v)
-            && !(self.early && self.stages.0 != 2);
+            && !(self.split && d_qk != d_v);
         if !here || !valid || self.only.is_some_and(|r| r != route) {
             return None;
         }
@@ -224,7 +214,6 @@ impl Tuned {
             warps: Partition { sdp, dkv, dq },
             dkv_split: self.split,
             dq_bulk: self.bulk && route != Route::TwoKernel,
-            early_s: self.early,
             smem: 0,
         };
         Some(c.with_stages(c.q_stages, c.do_stages))
@@ -232,6 +221,16 @@ impl Tuned {
 }
 
 impl Config {
+    /// The configuration for a graph with a bias: at 64/64 the bias loads would spill the fragments of V and K that otherwise live in
+    /// registers (compiled for every target), so they are read from shared memory again.
+    #[must_use]
+    pub fn with_bias(mut self, bias: bool) -> Config {
+        if bias && (self.d_qk, self.d_v, self.kv_tile) == (64, 64, 128) && self.dkv_split {
+            (self.v_reg_cols, self.k_reg_cols) = (0, 0);
+        }
+        self.with_stages(self.q_stages, self.do_stages)
+    }
+
     /// Shared memory of a configuration: tiles, the staged dQ tile, row statistics, barriers. P and dS lie where the register-resident
     /// part of V was loaded.
     fn smem_bytes(&self) -> i64 {
@@ -292,7 +291,6 @@ pub fn resolve(d_qk: i64, d_v: i64, knobs: &Knobs, smem_optin: u32, route: Route
         warps,
         dkv_split: false,
         dq_bulk: false,
-        early_s: false,
         smem: 0,
     };
     let best = TUNED.iter().filter_map(|t| t.config((dq, dv), (q_tile, kv_tile), route)).find(|c| c.smem <= limit);

@@ -52,7 +52,8 @@ fn knob_sets(row: &Row, f: &SdpaFacts, target: &Target, mode: Mode) -> Vec<Knobs
         Target::Cpu => false,
     };
     match mode {
-        Mode::A | Mode::B | Mode::OpenSource if roomy => {
+        // With a bias the larger tiles spill, so those graphs keep the default.
+        Mode::A | Mode::B | Mode::OpenSource if roomy && !f.features.has(Feature::Bias) => {
             let deterministic = f.features.has(Feature::Deterministic);
             let fits = |m: &&Measured| m.dims == padded && m.deterministic.is_none_or(|d| d == deterministic);
             let measured = LARGE_SMEM_TILES.iter().find(fits).map_or(&[][..], |m| m.tiles);

@@ -302,7 +302,6 @@ impl Chain<'_> {
             ("FG_PDS_STAGES", c.pds_stages),
             ("FG_DKV_SPLIT", i64::from(c.dkv_split)),
             ("FG_DQ_BULK", i64::from(c.dq_bulk)),
-            ("FG_EARLY_S", i64::from(c.early_s)),
             ("FG_WM_SDP", c.warps.sdp),
             ("FG_WM_DKV", c.warps.dkv),
             ("FG_WM_DQ", c.warps.dq),

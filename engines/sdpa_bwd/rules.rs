@@ -37,7 +37,7 @@ pub fn choose(row: &Row, f: &SdpaFacts, knobs: &Knobs, target: &Target) -> Resul
     let resolve = |route| config::resolve(f.d_qk, f.d_v, knobs, *smem_optin, route).map_err(refuse);
     // The route depends on padded head dims only, which every configuration of a graph shares.
     let route = workspace::route(f, &resolve(Route::Atomic)?, explicit, *total_memory);
-    let config = resolve(route)?;
+    let config = resolve(route)?.with_bias(f.features.has(Feature::Bias));
     let mut trial = LaunchPlan::default();
     let bytes = workspace::carve(f, &config, route, &mut trial).map(|_| trial.workspace_bytes);
     match bytes {
