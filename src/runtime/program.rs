@@ -246,6 +246,12 @@ pub(crate) struct Driver<'a> {
 }
 
 impl Driver<'_> {
+    /// Names the plan and the place in it: after a fault every driver call fails, and the caller must see whose it was.
+    fn at(&self, e: Error, place: &str) -> Error {
+        let plan = if self.label.is_empty() { String::new() } else { format!("plan {}, ", self.label) };
+        e.at(format!("{plan}{place}"))
+    }
+
     /// One launch, its status as the driver gives it.
     pub(crate) fn raw_launch(&self, index: usize, params: &mut [*mut c_void]) -> sys::CUresult {
         let config = &self.configs[index];
@@ -270,13 +276,10 @@ impl Driver<'_> {
 
 impl Sink for Driver<'_> {
     fn encode(&self, request: &MapRequest) -> Result<TensorMap> {
-        tensor_map::encode(request)
+        tensor_map::encode(request).map_err(|e| self.at(e, "a tensor map"))
     }
 
     fn launch(&self, index: usize, params: &mut [*mut c_void]) -> Result<()> {
-        check("cuLaunchKernelEx", self.raw_launch(index, params)).map_err(|e| {
-            let plan = if self.label.is_empty() { String::new() } else { format!("plan {}, ", self.label) };
-            e.at(format!("{plan}{}", self.configs[index].place))
-        })
+        check("cuLaunchKernelEx", self.raw_launch(index, params)).map_err(|e| self.at(e, &self.configs[index].place))
     }
 }
