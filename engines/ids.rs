@@ -55,7 +55,13 @@ mod tests {
     /// I3: what was shipped stays. A line is added for a new row, and none is ever changed.
     #[test]
     fn shipped_ids_stay_i3() {
-        for (id, name) in [(20550, "sdpa_fwd_cpu"), (20600, "sdpa_bwd_sm120"), (20650, "sdpa_bwd_cpu")] {
+        for (id, name) in [
+            (20508, "sdpa_fwd_prefill_sm80"),
+            (20550, "sdpa_fwd_cpu"),
+            (20551, "sdpa_fwd_decode_sm80"),
+            (20600, "sdpa_bwd_sm120"),
+            (20650, "sdpa_bwd_cpu"),
+        ] {
             assert!(row_by_id(id).map(|r| r.name) == Some(name) || RETIRED.contains(&id), "{id} {name}");
         }
         // Retired in FROST before this project began (facts §4.1): records with these ids must not name a row of ours.

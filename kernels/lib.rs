@@ -23,6 +23,7 @@ macro_rules! sources {
 
 /// Every embedded source, ordered by path. A new `.cu` or `.cuh` file gets a line here; a test compares the list with the folder.
 pub static SOURCES: &[Source] = sources![
+    "common/cp_async.cuh",
     "common/mma_tile.cuh",
     "common/ptx.cuh",
     "sdpa/bwd/mma/chain.cuh",
@@ -39,6 +40,17 @@ pub static SOURCES: &[Source] = sources![
     "sdpa/bwd/mma/main_store.cuh",
     "sdpa/bwd/mma/reduce.cu",
     "sdpa/bwd/mma/zero.cu",
+    "sdpa/fwd/mma/combine.cu",
+    "sdpa/fwd/mma/decode.cu",
+    "sdpa/fwd/mma/decode_config.cuh",
+    "sdpa/fwd/mma/decode_load.cuh",
+    "sdpa/fwd/mma/decode_math.cuh",
+    "sdpa/fwd/mma/geometry.cuh",
+    "sdpa/fwd/mma/prefill.cu",
+    "sdpa/fwd/mma/prefill_config.cuh",
+    "sdpa/fwd/mma/prefill_math.cuh",
+    "sdpa/fwd/mma/prefill_store.cuh",
+    "sdpa/fwd/mma/softmax.cuh",
     "test/spin.cu",
 ];
 

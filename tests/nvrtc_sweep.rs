@@ -11,6 +11,8 @@ mod build;
 #[allow(dead_code, reason = "shared with the GPU program, which uses all of it")]
 #[path = "gpu/cases/mod.rs"]
 mod cases;
+#[path = "nvrtc/forward.rs"]
+mod forward;
 #[allow(dead_code, reason = "shared with the GPU program, which uses all of it")]
 #[path = "gpu/plan.rs"]
 mod plan;
@@ -53,12 +55,24 @@ fn launches(case: &Case, cc: u32) -> Vec<Launch> {
         .collect()
 }
 
+/// Spilled bytes that a kernel may have: none, but for the forward with two slabs a warp. There all 255 registers are in use, and on some
+/// architectures a pointer or two is stored before the tile loop and loaded once a tile; the forms without that were measured slower
+/// (`kernels/sdpa/fwd/mma/README.md`). An accumulator would be 64 bytes and more.
+fn spills(launch: &Launch) -> u32 {
+    let two_slabs = launch.kernel.defines.contains(&("FG_M_TILES", 2));
+    if launch.kernel.entry == "fg_sdpa_fwd_prefill" && two_slabs {
+        32
+    } else {
+        0
+    }
+}
+
 /// Everything wrong with one compiled launch.
 fn faults(cc: u32, launch: &Launch, cubin: &Cubin) -> Vec<String> {
     let target = Target::describe(cc).unwrap();
     let at = format!("sm_{cc} {} {:?}", launch.kernel.entry, launch.kernel.defines);
     let mut found = Vec::new();
-    let budget = cubin.check(&Budget::strict(&target), launch.smem);
+    let budget = cubin.check(&Budget { spill_bytes: spills(launch), ..Budget::strict(&target) }, launch.smem);
     for result in [budget, check_launch(launch, cubin, &target)] {
         if let Err(e) = result {
             found.push(format!("{at}: {e}"));
@@ -138,6 +152,9 @@ fn every_default_configuration_compiles_within_its_budget() {
     for (family, row) in MANIFEST.iter().flat_map(|f| f.rows.iter().map(move |r| (f.name, r))) {
         let Caps::Sdpa(caps) = row.caps;
         for cc in arches(caps.arch) {
+            if family == "sdpa_fwd" {
+                continue; // below
+            }
             assert_eq!((family, row.name), ("sdpa_bwd", cases::BWD), "the sweep has no graphs for this row: add them");
             for &(d_qk, d_v) in caps.head_dims.native {
                 let plain = Case { d_qk, d_v, ..Case::default() };
@@ -154,6 +171,26 @@ fn every_default_configuration_compiles_within_its_budget() {
     }
     let row = row_by_name(cases::BWD).unwrap();
     assert!(!work.is_empty(), "{} lowers to kernels", row.name);
+    let start = std::time::Instant::now();
+    let (faults, kernels) = sweep(work, false);
+    println!("{kernels} kernels in {:.0?}", start.elapsed());
+    assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn every_default_forward_configuration_compiles_within_its_budget() {
+    if !have_nvrtc() {
+        return;
+    }
+    let mut work = Vec::new();
+    for row in MANIFEST.iter().filter(|f| f.name == "sdpa_fwd").flat_map(|f| f.rows) {
+        let Caps::Sdpa(caps) = row.caps;
+        for cc in arches(caps.arch) {
+            let flavours = caps.head_dims.native.iter();
+            work.extend(flavours.flat_map(|&d| forward::work(row, d, cc)).map(|l| (cc, l)));
+        }
+    }
+    assert!(!work.is_empty(), "the forward rows lower to kernels");
     let start = std::time::Instant::now();
     let (faults, kernels) = sweep(work, false);
     println!("{kernels} kernels in {:.0?}", start.elapsed());

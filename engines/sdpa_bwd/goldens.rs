@@ -1,11 +1,11 @@
-//! Launch plans of typical graphs as text, compared with `tests/golden/*.launch`. `BLESS=1` rewrites them, except where `CI` is set.
+//! Typical backward graphs whose launch plans are kept as text.
 
 use super::rows;
+use crate::sdpa::goldens::{self, Golden};
 use crate::sdpa::testing::{Case, Order};
-use crate::{DType, Knob, Knobs, Target};
-use std::path::PathBuf;
+use crate::{DType, Knob, Knobs};
 
-pub(super) fn cases() -> Vec<(&'static str, &'static str, Case, Knobs)> {
+pub(super) fn cases() -> Vec<Golden> {
     let none = Knobs::NONE;
     let case = Case::default();
     vec![
@@ -65,29 +65,5 @@ pub(super) fn cases() -> Vec<(&'static str, &'static str, Case, Knobs)> {
 
 #[test]
 fn launch_plans_match_their_goldens() {
-    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden"));
-    let bless = std::env::var_os("BLESS").is_some();
-    assert!(!(bless && std::env::var_os("CI").is_some()), "goldens are not blessed in CI");
-    let mut stale = Vec::new();
-    for (name, device, case, knobs) in cases() {
-        let target = device.strip_prefix("sm_").and_then(|d| d.parse().ok()).and_then(Target::describe).expect("a known device");
-        let row = &rows::ROWS[0];
-        let facts = case.facts();
-        assert_eq!(super::mismatch(row, &facts, &knobs, &target), None, "{name}");
-        let plan = (row.lower)(&facts, &knobs, &target).expect("an accepted graph lowers");
-        let text = format!("{} {}{knobs} on {device}\n{plan}", row.id, row.name);
-        let path = folder.join(format!("sdpa_bwd_{name}.launch"));
-        let old = std::fs::read_to_string(&path).unwrap_or_default();
-        if old == text {
-            continue;
-        }
-        if bless {
-            std::fs::write(&path, &text).expect("the golden folder is writable");
-        } else {
-            let line = text.lines().zip(old.lines()).position(|(a, b)| a != b).unwrap_or(old.lines().count());
-            let at = |t: &str| t.lines().nth(line).unwrap_or("(end)").to_string();
-            stale.push(format!("{name}.launch line {}:\n  golden {}\n  now    {}", line + 1, at(&old), at(&text)));
-        }
-    }
-    assert!(stale.is_empty(), "{}\nBLESS=1 cargo test -p frostgraph-engines goldens rewrites them", stale.join("\n"));
+    goldens::check("sdpa_bwd", cases().iter().map(|g| (&rows::ROWS[0], g)), super::mismatch);
 }

@@ -2,9 +2,10 @@
 
 use super::config::dq2k_smem;
 use super::config::{dq2k_tile, ROW_ROUND};
-use super::params::{narrow, ptr, tile_map, Params};
 use super::rules::{self, Choice};
 use super::workspace::{self, dbias_planes, Regions, Route};
+use crate::sdpa::arith::ceil_div;
+use crate::sdpa::params::{narrow, ptr, tile_map, Params};
 use crate::sdpa::Scale;
 use crate::{
     Arg, Base, DType, Decline, DeclineCode, Facts, Feature, KernelSpec, Knobs, Launch, LaunchPlan, Port, Row, SdpaFacts, Step,
@@ -472,8 +473,4 @@ impl Chain<'_> {
 /// Blocks of a grid-stride kernel over `count` elements.
 fn elementwise_grid(count: i64) -> i64 {
     ceil_div(count, 1024).clamp(1, 65_535 * 8)
-}
-
-fn ceil_div(a: i64, b: i64) -> i64 {
-    a / b + i64::from(a % b != 0)
 }

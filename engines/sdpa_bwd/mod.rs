@@ -6,7 +6,6 @@ mod cpu_dbias;
 mod cpu_tile;
 pub mod heuristics;
 mod lower;
-mod params;
 pub mod rows;
 pub mod rules;
 pub mod workspace;

@@ -2,7 +2,8 @@
 
 use super::config::{self, Config};
 use super::workspace::{self, Route};
-use crate::{DType, Decline, DeclineCode as Code, Facts, Feature, Knob, Knobs, LaunchPlan, Port, Row, SdpaFacts, Target};
+use crate::sdpa::arith::{ceil_div, contiguous, product};
+use crate::{DType, Decline, DeclineCode as Code, Facts, Feature, Knob, Knobs, LaunchPlan, Row, SdpaFacts, Target};
 
 /// Kernels keep rows in 32-bit integers and add bounds to them.
 const MAX_SEQ: i64 = 1 << 29;
@@ -162,22 +163,4 @@ fn index_limits(f: &SdpaFacts) -> Option<config::Refusal> {
         let reason = format!("{label} has a stride of {} elements; this row serves strides below 2^40 bytes", p.stride[wide]);
         Some((Code::Geometry, format!("{label}.stride={:?}", p.stride), reason))
     })
-}
-
-/// Row-major without gaps; strides of extents of 1 do not matter.
-fn contiguous(p: &Port) -> bool {
-    let mut expect = 1i64;
-    (0..4).rev().all(|a| {
-        let ok = p.dim[a] == 1 || p.stride[a] == expect;
-        expect = expect.saturating_mul(p.dim[a]);
-        ok
-    })
-}
-
-fn ceil_div(a: i64, b: i64) -> i64 {
-    a / b + i64::from(a % b != 0)
-}
-
-fn product(factors: &[i64]) -> Option<i64> {
-    factors.iter().try_fold(1i64, |p, &x| p.checked_mul(x))
 }

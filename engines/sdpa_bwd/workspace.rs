@@ -1,6 +1,7 @@
 //! Workspace of the mma.sync backward chain: the regions of facts §6.2, in that order, in checked 64-bit.
 
 use super::config::{Config, ROW_ROUND};
+use crate::sdpa::arith::product;
 use crate::{Facts, Feature, LaunchPlan, SdpaFacts};
 
 /// How dQ is summed over the key tiles.
@@ -47,10 +48,6 @@ pub struct Regions {
 /// `x` rounded up to a multiple of `to`; `None` on overflow.
 fn round_up(x: i64, to: i64) -> Option<i64> {
     u64::try_from(x).ok()?.checked_next_multiple_of(to as u64).and_then(|r| i64::try_from(r).ok())
-}
-
-fn product(factors: &[i64]) -> Option<i64> {
-    factors.iter().try_fold(1i64, |p, &x| p.checked_mul(x))
 }
 
 /// Bound on the packed tokens of one side: what was declared, else every sequence at its maximum.

@@ -1,10 +1,131 @@
 //! Ranks the forward rows. Pure: facts, target and offered rows only.
 
+use super::config::{default_tiles, flavour, tiles};
+use super::prefill::Sched;
+use super::split::{self, Launch, Problem};
 use crate::caps::Candidate;
+use crate::sdpa::arith::ceil_div;
 use crate::sdpa::ranking;
-use crate::{Facts, Knobs, Mode, Row, Target};
+use crate::{Facts, Feature, Knob, Knobs, Mode, Row, SdpaFacts, Target};
 
-/// One plan for each eligible row, in row order: no forward row has a tuning axis yet.
-pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], _mode: Mode) -> Vec<Candidate> {
-    ranking::rank(facts, target, rows, super::mismatch, |_| vec![Knobs::NONE])
+/// Plans of each eligible row, in row order, best first (facts §7.3): a base, then one axis changed at a time.
+pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mode) -> Vec<Candidate> {
+    let Facts::Sdpa(f) = facts;
+    ranking::rank(facts, target, rows, super::mismatch, |row| knob_sets(row, f, target, mode))
+}
+
+fn knob_sets(row: &Row, f: &SdpaFacts, target: &Target, mode: Mode) -> Vec<Knobs> {
+    let fallback = match mode {
+        Mode::A | Mode::B | Mode::OpenSource => false,
+        Mode::Fallback => true,
+    };
+    if row.domain(Knob::SplitKv).is_some() {
+        let splits = if fallback { vec![1] } else { splits(f, target) };
+        return splits.into_iter().map(|s| Knobs::new(&[(Knob::SplitKv, s)])).collect();
+    }
+    if row.domain(Knob::TileM).is_some() {
+        return prefill_sets(f, fallback);
+    }
+    vec![Knobs::NONE]
+}
+
+/// One point of the prefill row.
+#[derive(Clone, Copy)]
+struct Point {
+    tiles: (i64, i64),
+    sched: Sched,
+    packed: bool,
+}
+
+impl Point {
+    fn knobs(self) -> Knobs {
+        Knobs::new(&[
+            (Knob::TileM, self.tiles.0),
+            (Knob::TileN, self.tiles.1),
+            (Knob::SchedPolicy, self.sched as i64),
+            (Knob::PackGqa, i64::from(self.packed)),
+        ])
+    }
+}
+
+fn prefill_sets(f: &SdpaFacts, fallback: bool) -> Vec<Knobs> {
+    let Some(padded) = flavour(f.d_qk, f.d_v) else { return Vec::new() };
+    if fallback {
+        return vec![Point { tiles: (64, 64), sched: Sched::Natural, packed: false }.knobs()];
+    }
+    let best = default_tiles(padded, f.ports.bias.is_some());
+    let scheds = scheds(f);
+    let grouped = f.h_q != f.h_kv;
+    // Packing pays where one head's rows do not fill a tile; elsewhere it is offered last.
+    let base = Point { tiles: best, sched: scheds[0], packed: grouped && f.s_q < best.0 };
+    let mut points = vec![base];
+    // The orders come before the tiles: the list of the specification for this row is its orders alone.
+    points.extend(scheds[1..].iter().map(|&sched| Point { sched, ..base }));
+    if grouped {
+        points.push(Point { packed: !base.packed, ..base });
+    }
+    points.extend(tiles(padded.1).iter().filter(|t| **t != best).map(|&tiles| Point { tiles, ..base }));
+    points.into_iter().map(Point::knobs).collect()
+}
+
+/// Orders of the tiles, best first (facts §7.4). Equal tiles need no order; packed sequences end at different places, so their longest
+/// tiles are not the last ones.
+fn scheds(f: &SdpaFacts) -> &'static [Sched] {
+    // One head's keys and values beyond this leave the cache whatever the order is.
+    const CACHED: i64 = 50 << 20;
+    if !f.mask.is_bounded() {
+        return &[Sched::Natural];
+    }
+    if f.features.has(Feature::Thd) {
+        return &[Sched::Natural, Sched::Lpt, Sched::LptL2];
+    }
+    if f.s_kv.saturating_mul(f.d_qk + f.d_v).saturating_mul(2) <= CACHED {
+        &[Sched::LptL2, Sched::Lpt, Sched::Natural]
+    } else {
+        &[Sched::Lpt, Sched::LptL2, Sched::Natural]
+    }
+}
+
+/// Keys of one unit of the split cost model: what the four warps of a CTA take at a time. With it the choice is one CTA a multiprocessor
+/// wherever an H200 was measured, and half or twice as many were slower or equal (`kernels/sdpa/fwd/mma/README.md`).
+const KEYS_A_TILE: i64 = 64;
+
+/// What the cost model is asked, for the split launch and the unsplit one alike.
+pub(super) fn split_inputs(f: &SdpaFacts, target: &Target) -> Option<(Launch, Problem)> {
+    let Target::Cuda { sm_count, .. } = target else { return None };
+    let group = f.h_q / f.h_kv;
+    let count = |x: i64| u64::try_from(x).ok();
+    let launch = Launch {
+        q_tiles: count(ceil_div(f.s_q * group, super::config::DECODE_ROWS))?,
+        heads: count(f.h_kv)?,
+        batch: count(f.b)?,
+        ctas_per_tile: 1,
+    };
+    let problem = Problem {
+        kv_tiles: count(ceil_div(visible_keys(f), KEYS_A_TILE))?,
+        sm_count: u64::from(*sm_count),
+        rows: count(f.s_q.saturating_mul(f.h_q).saturating_mul(f.b))?,
+        partial_floor: 0.35,
+        min_tiles: 2,
+        serial: if f.s_q >= 3 { 0.1 } else { 0.0 },
+    };
+    Some((launch, problem))
+}
+
+/// Keys that any query row of the longest sequence keeps: from the first row's first to the last row's last.
+pub(super) fn visible_keys(f: &SdpaFacts) -> i64 {
+    let first = f.mask.kept(0, f.s_q, f.s_kv).0;
+    let last = f.mask.kept(f.s_q - 1, f.s_q, f.s_kv).1;
+    (last.min(f.s_kv) - first).max(0)
+}
+
+/// The cheapest split, no split, and the neighbours of the cheapest.
+fn splits(f: &SdpaFacts, target: &Target) -> Vec<i64> {
+    let Some((launch, problem)) = split_inputs(f, target) else { return vec![1] };
+    let best = i64::try_from(split::choose(&launch, &launch, &problem).0).unwrap_or(1);
+    let mut list = vec![best];
+    if best > 1 {
+        list.extend([1, best / 2, best * 2]);
+    }
+    list
 }

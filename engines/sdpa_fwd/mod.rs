@@ -1,10 +1,23 @@
 //! Family `sdpa_fwd`: scaled dot-product attention, forward.
 
+pub mod config;
 pub mod cpu;
 mod cpu_tile;
+mod decode;
 pub mod heuristics;
+mod lower;
+mod prefill;
 pub mod rows;
+pub mod rules;
 pub mod split;
+pub mod workspace;
+
+#[cfg(test)]
+mod abi_tests;
+#[cfg(test)]
+mod goldens;
+#[cfg(test)]
+mod tests;
 
 use crate::sdpa::{matching, Direction};
 use crate::{Decline, Facts, Family, Knobs, Row, Target};

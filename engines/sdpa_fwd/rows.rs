@@ -1,10 +1,79 @@
 //! The forward rows. Position is rank, id is identity.
 
-use crate::caps::{HeadDims, LayoutRule};
-use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Maturity, Row, SdpaCaps};
+use crate::caps::{HeadDims, KnobDomain, LayoutRule};
+use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Knob, Maturity, Row, SdpaCaps};
 
-/// Every forward row.
-pub static ROWS: &[Row] = &[CPU];
+/// Every forward row. Decode leads where it serves: it splits the keys and reads them once a group.
+pub static ROWS: &[Row] = &[DECODE, PREFILL, CPU];
+
+/// What both mma.sync rows serve.
+const SHARED: FeatureSet = FeatureSet::of(&[
+    F::ZeroScale,
+    F::StatsLog2,
+    F::SeqQTrim,
+    F::Causal,
+    F::RightBand,
+    F::BottomRight,
+    F::Window,
+    F::Padding,
+    F::CuSeqLen,
+    F::Sink,
+    F::Stats,
+    F::StridedStats,
+    F::Gqa,
+    F::Decode,
+    F::UnequalHeadDims,
+]);
+
+/// Capabilities of an mma.sync row. Nothing in the kernels needs more than compute capability 8.0 has.
+const fn mma(features: FeatureSet) -> Caps {
+    Caps::Sdpa(SdpaCaps {
+        arch: Arch::Sm { lo: 80, hi: 129 },
+        dtypes: &[DType::F16, DType::BF16],
+        head_dims: super::config::HEAD_DIMS,
+        layout: LayoutRule::DenseFlex,
+        aligned_16: true,
+        features,
+        thd_needs_totals: false,
+    })
+}
+
+/// Few query tokens against many keys: split keys, packed heads, paged K and V.
+const DECODE: Row = Row {
+    id: 20551,
+    name: "sdpa_fwd_decode_sm80",
+    maturity: Maturity::OptIn,
+    caps: mma(SHARED.union(FeatureSet::of(&[F::PagedKv]))),
+    knobs: &[KnobDomain { knob: Knob::SplitKv, values: &[1, 2, 4, 8, 16, 32, 64, 128, 256] }],
+    note: Some(
+        "Up to 16 query tokens and 128 rows a key head (tokens times the heads of its group). Both of K and V paged or neither, with key \
+         lengths. Lengths have one form on both sides.",
+    ),
+    sources: super::decode::SOURCES,
+    extra: super::rules::decode_extra,
+    lower: |facts, knobs, target| super::decode::lower(&DECODE, facts, knobs, target),
+};
+
+/// Any number of query tokens, one launch.
+const PREFILL: Row = Row {
+    id: 20508,
+    name: "sdpa_fwd_prefill_sm80",
+    maturity: Maturity::OptIn,
+    caps: mma(SHARED.union(FeatureSet::of(&[F::Bias, F::BroadcastBias, F::ScoreMax, F::ScoreSumExp, F::Thd]))),
+    knobs: &[
+        KnobDomain { knob: Knob::TileM, values: &[64, 128] },
+        KnobDomain { knob: Knob::TileN, values: &[64, 128] },
+        KnobDomain { knob: Knob::SchedPolicy, values: &[0, 1, 2] },
+        KnobDomain { knob: Knob::PackGqa, values: &[0, 1] },
+    ],
+    note: Some(
+        "Packed operands: no bias, one width of ragged offsets, lengths on both sides, and sequences that begin at multiples of 16 bytes. \
+         Lengths have one form on both sides.",
+    ),
+    sources: super::prefill::SOURCES,
+    extra: super::rules::prefill_extra,
+    lower: |facts, knobs, target| super::prefill::lower(&PREFILL, facts, knobs, target),
+};
 
 const CPU: Row = Row {
     id: 20550,

@@ -128,7 +128,13 @@ fn i2_one_family_serves_each_node() {
 }
 
 /// What has been shipped; lines may be added, never changed.
-const IDS: [(u32, &str); 3] = [(20550, "sdpa_fwd_cpu"), (20600, "sdpa_bwd_sm120"), (20650, "sdpa_bwd_cpu")];
+const IDS: [(u32, &str); 5] = [
+    (20508, "sdpa_fwd_prefill_sm80"),
+    (20550, "sdpa_fwd_cpu"),
+    (20551, "sdpa_fwd_decode_sm80"),
+    (20600, "sdpa_bwd_sm120"),
+    (20650, "sdpa_bwd_cpu"),
+];
 const KNOBS: [(u32, &str); 15] = [
     (7, "STAGES"),
     (14, "TILE_CGA_M"),

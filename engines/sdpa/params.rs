@@ -1,4 +1,4 @@
-//! Kernel parameter lists of the chain: a value and its name, pushed together so that they cannot part.
+//! Kernel parameter lists: a value and its name, pushed together so that they cannot part.
 
 use crate::{Arg, Base, DType, Port, TensorMapSpec};
 

@@ -1,0 +1,109 @@
+//! Forward graphs for the NVRTC sweep: every head-dim flavour of a row in its default plan, and the busiest switches on some devices.
+
+use frostgraph::engines::{Launch, Row, Step};
+use frostgraph::graph::{Graph, GraphOptions, Mask, Sdpa, Tensor, TensorId};
+use frostgraph::plan::BuildOptions;
+use frostgraph::{DType, Device};
+
+const BATCH: i64 = 1;
+const GROUP: i64 = 4;
+const HEADS_KV: i64 = 2;
+const PAGE: i64 = 16;
+
+/// One graph of the sweep.
+#[derive(Clone, Copy)]
+struct Shape {
+    s_q: i64,
+    s_kv: i64,
+    d_qk: i64,
+    d_v: i64,
+    io: DType,
+    /// Every switch that the row has room for.
+    rich: bool,
+    paged: bool,
+}
+
+fn bshd(name: &str, [b, h, s, d]: [i64; 4]) -> Tensor {
+    Tensor::new(name, [b, h, s, d]).strides([s * h * d, d, h * d, 1])
+}
+
+fn ints(g: &mut Graph, name: &str, n: i64) -> TensorId {
+    g.tensor(Tensor::new(name, [n, 1, 1, 1]).dtype(DType::I32))
+}
+
+fn graph(s: Shape) -> Graph {
+    let mut g = Graph::new(GraphOptions { io: s.io, ..GraphOptions::default() });
+    let heads = HEADS_KV * GROUP;
+    let keys = if s.paged { [BATCH * s.s_kv / PAGE, HEADS_KV, PAGE, 0] } else { [BATCH, HEADS_KV, s.s_kv, 0] };
+    let q = g.tensor(bshd("q", [BATCH, heads, s.s_q, s.d_qk]));
+    let k = g.tensor(bshd("k", [keys[0], keys[1], keys[2], s.d_qk]));
+    let v = g.tensor(bshd("v", [keys[0], keys[1], keys[2], s.d_v]));
+    let mut options = Sdpa { name: "fwd".into(), mask: Mask::causal(), generate_stats: Some(true), ..Sdpa::default() };
+    if s.rich {
+        options.mask = Mask::causal_bottom_right().window(34);
+        options.sink = Some(g.tensor(Tensor::new("sink", [1, heads, 1, 1]).dtype(DType::F32)));
+        options.stats_use_log2 = true;
+    }
+    if s.rich || s.paged {
+        options.mask = options.mask.padded();
+        options.seq_len_q = Some(ints(&mut g, "seq_len_q", BATCH));
+        options.seq_len_kv = Some(ints(&mut g, "seq_len_kv", BATCH));
+    }
+    if s.rich && s.s_q > 16 {
+        // Rule V17: a bias comes without a bottom-right mask.
+        options.mask = Mask::causal().window(34).padded();
+        options.bias = Some(g.tensor(Tensor::new("bias", [1, heads, s.s_q, s.s_kv]).dtype(DType::F32)));
+        options.score_max = true;
+        options.score_sum_exp = true;
+    }
+    if s.paged {
+        let table = |g: &mut Graph, name| g.tensor(Tensor::new(name, [BATCH, 1, s.s_kv / PAGE, 1]).dtype(DType::I32));
+        options.page_table_k = Some(table(&mut g, "table_k"));
+        options.page_table_v = Some(table(&mut g, "table_v"));
+        options.max_seq_len_kv = Some(s.s_kv);
+    }
+    let out = g.sdpa(q, k, v, options).unwrap();
+    for id in [Some(out.o), out.stats, out.score_max, out.score_sum_exp].into_iter().flatten() {
+        g.output(id).unwrap();
+    }
+    g
+}
+
+/// Launches of the row's best plan.
+fn launches(row: &Row, s: Shape, cc: u32) -> Vec<Launch> {
+    let device = Device::describe(&format!("sm_{cc}")).unwrap();
+    let built = graph(s).build_with(&device, &BuildOptions::all_engines()).unwrap();
+    let plan = built.plans().find(|p| p.entries().all(|e| e.row.id == row.id)).unwrap_or_else(|| {
+        let reasons: Vec<String> = built.declined().map(|d| d.to_string()).collect();
+        panic!("sm_{cc} {}: no plan for {}/{}: {reasons:?}", row.name, s.d_qk, s.d_v)
+    });
+    let lowered = plan.lower().unwrap();
+    let steps = lowered.nodes.iter().flat_map(|n| n.launches.steps.clone());
+    steps
+        .filter_map(|s| match s {
+            Step::Kernel(launch) => Some(launch),
+            Step::Host(_) => None,
+        })
+        .collect()
+}
+
+/// What the sweep compiles of a forward row for one head-dim flavour on one architecture.
+pub fn work(row: &Row, (d_qk, d_v): (i64, i64), cc: u32) -> Vec<Launch> {
+    let plain = Shape { s_q: 512, s_kv: 512, d_qk, d_v, io: DType::BF16, rich: false, paged: false };
+    // Long enough to be split on every device: decode and combine.
+    let token = Shape { s_q: 1, s_kv: 8192, ..plain };
+    let rich = |s: Shape| Shape { io: DType::F16, rich: true, ..s };
+    let decode = row.name.contains("decode");
+    let mut all = launches(row, if decode { token } else { plain }, cc);
+    if cc == 90 || cc == 120 {
+        if decode {
+            // Paged and split; and short, so in one launch.
+            all.extend(launches(row, Shape { paged: true, ..rich(token) }, cc));
+            all.extend(launches(row, rich(Shape { s_q: 4, s_kv: 64, ..token }), cc));
+        } else {
+            all.extend(launches(row, rich(plain), cc));
+            all.extend(launches(row, rich(Shape { s_q: 17, ..plain }), cc));
+        }
+    }
+    all
+}
