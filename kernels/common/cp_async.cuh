@@ -12,6 +12,12 @@ FG_DEV void cp_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits for this thread's own groups only. Bytes copied by other threads are visible after a barrier that follows their wait.
 template <int N> FG_DEV void cp_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
+FG_DEV void sts_u64(u32 a, u64 v) { asm volatile("st.shared.b64 [%0], %1;" ::"r"(a), "l"(v) : "memory"); }
+FG_DEV u64 lds_u64(u32 a) {
+  u64 v;
+  asm volatile("ld.shared.b64 %0, [%1];" : "=l"(v) : "r"(a));
+  return v;
+}
 FG_DEV void sts_u32(u32 a, u32 v) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
 
 // How T threads cover a [ROWS][D] tile of 16-bit values: thread t owns 16-byte unit t % UNITS of row t / UNITS, then every

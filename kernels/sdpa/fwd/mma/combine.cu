@@ -1,8 +1,8 @@
 // fg_sdpa_fwd_combine: the splits of fg_sdpa_fwd_decode into O and Stats. One CTA per row; its warps take every WARPS-th split, lanes the
 // columns, and the warps' sums are added in ascending order, so the result is reproducible.
 //
-// Partial LSEs are natural logs; log2(e) is applied once, at the final store (S4). A split with LSE -inf has weight exactly 0 and its O is
-// not read: nobody wrote it. The sink enters here, once.
+// Partial LSEs are natural logs; log2(e) is applied once, at the final store (S4). A split with LSE -inf has weight exactly 0 and its O,
+// which nobody wrote, is selected away. The sink enters here, once.
 //
 // grid: B * H_q * S_q; block 128. Static smem only.
 //
@@ -10,7 +10,7 @@
 //          FG_STATS (0 none, 1 natural log, 2 log base 2)
 //
 // parameters, in order
-//    0 part_o        fp32 [splits, B, H_q, S_q, FG_D_V]
+//    0 part_o        fp32 [splits (<= 256), B, H_q, S_q, FG_D_V]
 //    1 part_lse      fp32 [splits, B, H_q, S_q]
 //    2 o             io, rows 16-byte aligned, d_v a multiple of 8
 //    3 stats         fp32 or null
@@ -28,7 +28,7 @@
 
 namespace fg {
 constexpr int WARPS = 4, DV = FG_D_V, VECS = (DV + 127) / 128;  // float4 vectors per lane
-constexpr int UNROLL = 8;                                       // partial rows in flight per warp
+constexpr int UNROLL = 8, CHUNKS = 8;                           // 32 partial rows in flight per CTA; up to 256 splits
 FG_DEV float warp_max(float x) {
 #pragma unroll
   for (int m = 16; m > 0; m /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, m));
@@ -55,43 +55,58 @@ extern "C" __global__ void __launch_bounds__(128) fg_sdpa_fwd_combine(const floa
   pdl_launch();
 #endif
   const bool past = FG_PADDED && tok >= seq_len<FG_CU_SEQ>(seq_q, b, s_q);
+  const float* lse_at = part_lse + blockIdx.x;
+  const float* o_at = part_o + ((i64)blockIdx.x * DV + lane * 4);
+
+  // Lane l holds the LSE of splits l, l + 32, ...: all of them, in every warp. Chunk j of the partial rows, 8 a warp, is in flight
+  // before the weights are known: one trip to memory instead of two.
+  float lse[CHUNKS], x[UNROLL][VECS][4];
+#pragma unroll
+  for (int j = 0; j < CHUNKS; j++) {
+    const i32 s = 32 * j + (i32)lane;
+    lse[j] = !past && s < splits ? ldg_f32(lse_at + (i64)s * rows) * LOG2E : neg_inf();
+  }
+  auto fetch = [&](int j) {
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+      const i32 s = 32 * j + u * WARPS + (i32)warp;
+#pragma unroll
+      for (int c = 0; c < VECS; c++) {
+        x[u][c][0] = x[u][c][1] = x[u][c][2] = x[u][c][3] = 0.f;
+        if (!past && s < splits && c * 128 + lane * 4 < DV)
+          ldg_v4f(o_at + ((i64)s * rows * DV + c * 128), x[u][c][0], x[u][c][1], x[u][c][2], x[u][c][3]);
+      }
+    }
+  };
+  fetch(0);
 
   // Maximum and total in log2 units, the same in every warp.
   float m = neg_inf(), total = 0.f;
-  if (!past) {
-    for (i32 s = (i32)lane; s < splits; s += 32) m = fmaxf(m, ldg_f32(part_lse + ((i64)s * rows + blockIdx.x)) * LOG2E);
-    m = warp_max(m);
-    if (m != neg_inf()) {
-      for (i32 s = (i32)lane; s < splits; s += 32) total += ex2(ldg_f32(part_lse + ((i64)s * rows + blockIdx.x)) * LOG2E - m);
-      total = warp_sum(total);
-    }
+#pragma unroll
+  for (int j = 0; j < CHUNKS; j++) m = fmaxf(m, lse[j]);
+  m = warp_max(m);
+#pragma unroll
+  for (int j = 0; j < CHUNKS; j++) {
+    lse[j] = lse[j] == neg_inf() ? 0.f : ex2(lse[j] - m);  // from here on the weight
+    total += lse[j];
   }
+  total = warp_sum(total);
   const RowEnd e = finish_row<FG_SINK>(m, total, FG_SINK && !past ? __ldg(sink + h) : 0.f);
   const bool dead = past || e.dead;
 
   float acc[VECS][4] = {};
-  if (!dead) {
-#pragma unroll 1
-    for (i32 s0 = (i32)warp; s0 < splits; s0 += WARPS * UNROLL) {
-      float x[UNROLL][VECS][4], f[UNROLL];
 #pragma unroll
-      for (int u = 0; u < UNROLL; u++) {
-        const i32 s = s0 + u * WARPS;
-        const i64 at = (i64)s * rows + blockIdx.x;
-        const float lse = s < splits ? ldg_f32(part_lse + at) * LOG2E : neg_inf();
-        f[u] = lse == neg_inf() ? 0.f : ex2(lse - m);
+  for (int j = 0; j < CHUNKS; j++) {
+    if (32 * j >= splits) break;
+    if (j > 0) fetch(j);
 #pragma unroll
-        for (int c = 0; c < VECS; c++) {
-          x[u][c][0] = x[u][c][1] = x[u][c][2] = x[u][c][3] = 0.f;
-          if (lse != neg_inf() && c * 128 + lane * 4 < DV) ldg_v4f(part_o + (at * DV + c * 128 + lane * 4), x[u][c][0], x[u][c][1], x[u][c][2], x[u][c][3]);
-        }
-      }
+    for (int u = 0; u < UNROLL; u++) {
+      const float f = __shfl_sync(0xffffffffu, lse[j], u * WARPS + warp);
+      // Selected, not multiplied: the O of a split without keys is whatever the workspace held.
 #pragma unroll
-      for (int u = 0; u < UNROLL; u++)
+      for (int c = 0; c < VECS; c++)
 #pragma unroll
-        for (int c = 0; c < VECS; c++)
-#pragma unroll
-          for (int i = 0; i < 4; i++) acc[c][i] = fmaf(x[u][c][i], f[u], acc[c][i]);
+        for (int i = 0; i < 4; i++) acc[c][i] = f == 0.f ? acc[c][i] : fmaf(x[u][c][i], f, acc[c][i]);
     }
   }
 #pragma unroll

@@ -32,13 +32,13 @@ static_assert(!FG_THD || FG_PADDED, "THD takes its lengths from the length tenso
 static_assert(!FG_THD || !FG_BIAS, "no bias with THD");
 static_assert(!FG_CU_SEQ || FG_PADDED, "running totals are lengths");
 
-// ---- shared memory: Q | K stages | V stages. The Q tile is reused for O; where O rows are longer it runs into the K stages.
+// ---- shared memory: Q | K stages | V stages | the addresses of the K and V heads. The Q tile is reused for O; where O rows are longer it runs into the K stages.
 using QCopy = TileCopy<TQ, DQK, THREADS>;
 using KCopy = TileCopy<TK, DQK, THREADS>;
 using VCopy = TileCopy<TK, DV, THREADS>;
 constexpr u32 Q_BYTES = TQ * DQK * 2, K_BYTES = TK * DQK * 2, V_BYTES = TK * DV * 2, O_BYTES = TQ * DV * 2;
 constexpr u32 OFF_K = Q_BYTES, OFF_V = OFF_K + STAGES * K_BYTES, OFF_END = OFF_V + STAGES * V_BYTES;
-constexpr u32 SMEM_BYTES = OFF_END > O_BYTES ? OFF_END : O_BYTES;
+constexpr u32 OFF_HEADS = OFF_END > O_BYTES ? OFF_END : O_BYTES, SMEM_BYTES = OFF_HEADS + 16;
 
 // What one CTA works on. Everything here is uniform over the CTA. A row is a (token, query head of the group) pair with FG_PACK_GQA,
 // heads fastest, else a token.

@@ -49,6 +49,9 @@ struct QFrags {
 
 // S = Q K^T, raw. q: lane address of the Q tile (smem form) or unused.
 FG_DEV void scores(float (&s)[MT][S_NT][4], QFrags& qf, u32 q, u32 k) {
+  // The swizzled addresses derived from these cost one LOP each; hoisted out of the tile loop they cost twelve registers.
+  opaque(q);
+  opaque(k);
   if (!Q_REGS) OpQ::load_a<MT>(q, 0, qf.f[0]);
   stream_gemm<S_NT / 2, QK_STEPS, true>(
       s,
@@ -102,6 +105,7 @@ FG_DEV bool tile_has_edge(const Work& w, i32 kv0) {
 }
 // O += P V. The accumulators of key slab ks, packed, are exactly the A fragment of k-step ks.
 FG_DEV void values(float (&o)[MT][O_NT][4], const float (&s)[MT][S_NT][4], u32 v) {
+  opaque(v);
   u32 a[MT][4];
   stream_gemm<O_NT / 2, PV_STEPS, false>(
       o,
