@@ -12,12 +12,6 @@ FG_DEV void cp_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits for this thread's own groups only. Bytes copied by other threads are visible after a barrier that follows their wait.
 template <int N> FG_DEV void cp_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
-FG_DEV void sts_u64(u32 a, u64 v) { asm volatile("st.shared.b64 [%0], %1;" ::"r"(a), "l"(v) : "memory"); }
-FG_DEV u64 lds_u64(u32 a) {
-  u64 v;
-  asm volatile("ld.shared.b64 %0, [%1];" : "=l"(v) : "r"(a));
-  return v;
-}
 FG_DEV void sts_u32(u32 a, u32 v) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
 
 // How T threads cover a [ROWS][D] tile of 16-bit values: thread t owns 16-byte unit t % UNITS of row t / UNITS, then every
@@ -36,7 +30,7 @@ template <int ROWS, int D, int T> struct TileCopy {
   }
   // Rows tile_row + [0, ROWS) of a matrix whose row 0 is at `base`; rows outside [lo, hi) and columns from `d` on become zeros.
   static FG_DEV void load(u32 tile, const u16* base, i64 stride, i32 tile_row, i32 lo, i32 hi, i32 d, u32 t) {
-    opaque(t);  // everything below is cheap to compute again, and expensive to keep in registers across a loop of tiles
+    opaque(t);  // the thread's place in the tile is cheap to compute again, and expensive to keep in registers across a loop of tiles
     const i32 r0 = tile_row + row(t);
     const char* src = (const char*)(base + ((i64)r0 * stride + col(t)));
     const i64 step = (i64)PASS_ROWS * stride * 2;

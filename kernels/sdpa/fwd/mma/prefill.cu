@@ -30,16 +30,9 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, FG_MIN_CTAS) fg_sdpa_f
   auto origin = [&](const void* rag, i64 mul, i64 sb) { return FG_THD ? ragged_offset<FG_RAGGED_I64>(rag, w.b, mul) : (i64)w.b * sb; };
   const u16* kp = k + (origin(rag_k, mul_k, k_sb) + (i64)w.h_kv * k_sh);
   const u16* vp = v + (origin(rag_v, mul_v, v_sb) + (i64)w.h_kv * v_sh);
-  // Inside the tile loop the two come back from shared memory: four registers less where every one is taken.
-  if (tid == 0) {
-    sts_u64(smem + OFF_HEADS, (u64)kp);
-    sts_u64(smem + OFF_HEADS + 8, (u64)vp);
-  }
   // Rows outside [k_lo, k_hi) are zeros in shared memory: P is 0 there, and 0 times a caller's NaN would not be.
-  auto load_k = [&](const u16* p, i32 n, int st) { KCopy::load(smem + OFF_K + st * K_BYTES, p, k_ss, n * TK, w.k_lo, w.k_hi, d_qk, tid); };
-  auto load_v = [&](const u16* p, i32 n, int st) { VCopy::load(smem + OFF_V + st * V_BYTES, p, v_ss, n * TK, w.k_lo, w.k_hi, d_v, tid); };
-  auto next_k = [&](i32 n, int st) { load_k((const u16*)lds_u64(smem + OFF_HEADS), n, st); };
-  auto next_v = [&](i32 n, int st) { load_v((const u16*)lds_u64(smem + OFF_HEADS + 8), n, st); };
+  auto load_k = [&](i32 n, int st) { KCopy::load(smem + OFF_K + st * K_BYTES, kp, k_ss, n * TK, w.k_lo, w.k_hi, d_qk, tid); };
+  auto load_v = [&](i32 n, int st) { VCopy::load(smem + OFF_V + st * V_BYTES, vp, v_ss, n * TK, w.k_lo, w.k_hi, d_v, tid); };
 
   float acc[MT][O_NT][4] = {};
   Rows<MT> r;
@@ -66,8 +59,8 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, FG_MIN_CTAS) fg_sdpa_f
                      at.tok < w.len_q && c * QCopy::CH + (i32)QCopy::col(tid) < d_qk);
       }
     }
-    load_k(kp, n, 0);
-    if (STAGES == 2) load_v(vp, n, 0);
+    load_k(n, 0);
+    if (STAGES == 2) load_v(n, 0);
     cp_commit();
 
     const bool plain = !FG_BIAS && plain_scale(scale);
@@ -106,23 +99,23 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, FG_MIN_CTAS) fg_sdpa_f
       __syncthreads();
       if (STAGES == 2) {
         if (n > n_lo) {
-          next_k(n - 1, st ^ 1);
-          next_v(n - 1, st ^ 1);
+          load_k(n - 1, st ^ 1);
+          load_v(n - 1, st ^ 1);
         }
       } else {
-        next_v(n, 0);
+        load_v(n, 0);
       }
       cp_commit();
       scores(s, qf, q_lane, k_lane + st * K_BYTES);
       if (STAGES == 1) {
         cp_wait<0>();
         __syncthreads();
-        if (n > n_lo) next_k(n - 1, 0);
+        if (n > n_lo) load_k(n - 1, 0);
         cp_commit();
       }
       const i32 col0 = n * TK + 2 * (i32)(lane & 3);
       if (!plain) prescale(s, bp, w, col0, row_live, pre);
-      if (tile_has_edge(w, n * TK)) mask_scores<FG_CAUSAL, FG_WINDOW>(s, r, w.band, w.len_kv, col0);
+      if (tile_has_edge(w, n * TK)) mask_scores<true, FG_WINDOW>(s, r, w.band, w.len_kv, col0);
       softmax<FG_MAX_SUM>(s, acc, r, mul);
       values(acc, s, v_lane + st * V_BYTES);
       if (STAGES == 2) st ^= 1;

@@ -32,13 +32,13 @@ static_assert(!FG_THD || FG_PADDED, "THD takes its lengths from the length tenso
 static_assert(!FG_THD || !FG_BIAS, "no bias with THD");
 static_assert(!FG_CU_SEQ || FG_PADDED, "running totals are lengths");
 
-// ---- shared memory: Q | K stages | V stages | the addresses of the K and V heads. The Q tile is reused for O; where O rows are longer it runs into the K stages.
+// ---- shared memory: Q | K stages | V stages. The Q tile is reused for O; where O rows are longer it runs into the K stages.
 using QCopy = TileCopy<TQ, DQK, THREADS>;
 using KCopy = TileCopy<TK, DQK, THREADS>;
 using VCopy = TileCopy<TK, DV, THREADS>;
 constexpr u32 Q_BYTES = TQ * DQK * 2, K_BYTES = TK * DQK * 2, V_BYTES = TK * DV * 2, O_BYTES = TQ * DV * 2;
 constexpr u32 OFF_K = Q_BYTES, OFF_V = OFF_K + STAGES * K_BYTES, OFF_END = OFF_V + STAGES * V_BYTES;
-constexpr u32 OFF_HEADS = OFF_END > O_BYTES ? OFF_END : O_BYTES, SMEM_BYTES = OFF_HEADS + 16;
+constexpr u32 SMEM_BYTES = OFF_END > O_BYTES ? OFF_END : O_BYTES;
 
 // What one CTA works on. Everything here is uniform over the CTA. A row is a (token, query head of the group) pair with FG_PACK_GQA,
 // heads fastest, else a token.
@@ -74,7 +74,8 @@ FG_DEV Work make_work(i32 s_q, i32 s_kv, i32 batch, i32 heads_q, i32 group, i32 
   w.h_kv = FG_PACK_GQA ? w.h : w.h / group;
   w.len_q = FG_PADDED ? seq_len<FG_CU_SEQ>(seq_q, w.b, s_q) : s_q;
   w.len_kv = FG_PADDED ? seq_len<FG_CU_SEQ>(seq_kv, w.b, s_kv) : s_kv;
-  w.band = make_band(bottom_right, w.len_q, w.len_kv, left, right);
+  // Without a right bound the edge tiles test an endless one: with the test left out, ptxas moved every accumulator once a tile.
+  w.band = make_band(bottom_right, w.len_q, w.len_kv, left, FG_CAUSAL ? right : BAND_MAX);
   w.row0 = (i32)(tile * TQ);
   w.rows = w.len_q * (i32)per_row;
   w.tok0 = w.row0 / (i32)per_row;
