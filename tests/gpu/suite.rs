@@ -1,9 +1,9 @@
 //! The suites: a case list, its specials, and what the list must show before any GPU is asked.
 
 use crate::cases::{backward, forward, Case, BWD, DECODE, PREFILL};
-use crate::evidence;
 use crate::plan::{plan, Planned};
 use crate::special::{self, Special};
+use crate::{evidence, far};
 use frostgraph::engines::row_by_name;
 use frostgraph::{Device, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -95,6 +95,7 @@ impl Suite {
         }
         listing.kernels = kernels.len();
         if self.has_rows() {
+            self.engines().iter().try_for_each(|e| far::check_planned(e, &device))?;
             let (least, most) = self.bounds();
             let declined: usize = listing.declined.values().sum();
             // Only knobs may be foreign to a shape; everything else in the list is what the rows are for.
