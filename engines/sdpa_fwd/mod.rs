@@ -17,6 +17,8 @@ mod abi_tests;
 #[cfg(test)]
 mod goldens;
 #[cfg(test)]
+mod ranking_tests;
+#[cfg(test)]
 mod tests;
 
 use crate::sdpa::{matching, Direction};

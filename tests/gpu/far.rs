@@ -8,9 +8,9 @@ use crate::problem::{prepare, POISON};
 use crate::rng::Rng;
 use crate::run::Gpu;
 use frostgraph::exec::{Bindings, Stream, Workspace};
-use frostgraph::plan::BuildOptions;
+use frostgraph::plan::{BuildOptions, Plan};
 use frostgraph::runtime::DeviceBuffer;
-use frostgraph::{DType, Error, ErrorCode, Result};
+use frostgraph::{DType, Device, Error, ErrorCode, Result};
 use std::collections::BTreeMap;
 
 const FAR: [i64; 9] = [Q, K, V, O, D_O, STATS, DQ, DK, DV];
@@ -21,10 +21,9 @@ pub fn small(engine: &'static str) -> Case {
     Case { engine, h_q: 2, h_kv: 1, s_q, s_kv, mask, ..Case::default() }
 }
 
-/// Tokens instead of batch entries are far apart (reports 23 and 26): one head of one batch entry, four tokens.
+/// Tokens instead of batch entries are far apart (reports 23 and 26).
 pub fn tokens(gpu: &Gpu, rng: &mut Rng, engine: &'static str, stride: i64) -> Result<()> {
-    let case = Case { b: 1, h_q: 1, h_kv: 1, s_q: 4, s_kv: 4, ..small(engine) };
-    apart(gpu, rng, &case, 2, 4, stride)
+    apart(gpu, rng, &few_tokens(engine), 2, 4, stride)
 }
 
 /// Runs a [`small`] problem of `b` batch entries, all strided operands with this batch stride in elements.
@@ -32,22 +31,41 @@ pub fn check(gpu: &Gpu, rng: &mut Rng, engine: &'static str, b: i64, stride: i64
     apart(gpu, rng, &Case { b, dtype, ..small(engine) }, 0, b, stride)
 }
 
-/// Runs a case whose `b` entries along `axis` lie this many elements apart in all strided operands, and compares it with the oracle. The
-/// entries of each operand are contiguous and in order where the strides are ordinary.
-fn apart(gpu: &Gpu, rng: &mut Rng, case: &Case, axis: usize, b: i64, stride: i64) -> Result<()> {
-    let engine = case.engine;
-    // The same values with ordinary strides give the expected results and the blocks to copy.
-    let near = graph(case)?.build_with(&gpu.planned, &BuildOptions::all_engines())?;
-    let prepared = prepare(case, near.nodes()[0].facts(), rng.next())?;
+/// The plan of a case whose strided operands all have this stride along `axis`.
+fn plan_apart(case: &Case, axis: usize, stride: i64, device: &Device) -> Result<Plan> {
     let mut g = graph(case)?;
     let ids: Vec<_> = g.tensors().filter(|(_, t)| t.uid.is_some_and(|u| FAR.contains(&u))).map(|(id, _)| id).collect();
     for id in ids {
         g.get_mut(id)?.stride[axis] = stride;
     }
-    let built = g.build_with(&gpu.planned, &BuildOptions::all_engines())?;
-    let plan = built.plans().find(|p| p.entries().all(|e| e.row.name == engine));
-    let plan = plan.ok_or_else(|| Error::new(ErrorCode::NoPlan, "no plan for far batch entries", engine))?;
-    let exe = plan.compile()?;
+    let built = g.build_with(device, &BuildOptions::all_engines())?;
+    let plan = built.plans().find(|p| p.entries().all(|e| e.row.name == case.engine));
+    plan.ok_or_else(|| {
+        let reasons: Vec<String> = built.declined().map(ToString::to_string).collect();
+        Error::new(ErrorCode::NoPlan, "no plan for far entries", case.engine).details(reasons)
+    })
+}
+
+/// The far problems of an engine can be planned: no GPU needed.
+pub fn check_planned(engine: &'static str, device: &Device) -> Result<()> {
+    for (b, stride) in [(2, (1 << 31) + (1 << 10)), (5, (1 << 30) + (1 << 10))] {
+        plan_apart(&Case { b, ..small(engine) }, 0, stride, device)?.lower()?;
+    }
+    plan_apart(&few_tokens(engine), 2, 800_000_000, device)?.lower().map(|_| ())
+}
+
+/// One head of one batch entry, four tokens.
+fn few_tokens(engine: &'static str) -> Case {
+    Case { b: 1, h_q: 1, h_kv: 1, s_q: 4, s_kv: 4, ..small(engine) }
+}
+
+/// Runs a case whose `b` entries along `axis` lie this many elements apart in all strided operands, and compares it with the oracle. The
+/// entries of each operand are contiguous and in order where the strides are ordinary.
+fn apart(gpu: &Gpu, rng: &mut Rng, case: &Case, axis: usize, b: i64, stride: i64) -> Result<()> {
+    // The same values with ordinary strides give the expected results and the blocks to copy.
+    let near = graph(case)?.build_with(&gpu.planned, &BuildOptions::all_engines())?;
+    let prepared = prepare(case, near.nodes()[0].facts(), rng.next())?;
+    let exe = plan_apart(case, axis, stride, &gpu.planned)?.compile()?;
     let mut buffers = BTreeMap::new();
     let mut bindings = Bindings::new();
     for operand in exe.operands() {

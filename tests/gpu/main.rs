@@ -95,7 +95,7 @@ fn one(args: &Args, suite: Suite, words: &[&str]) -> Result<bool> {
     if CudaDevice::count().unwrap_or(0) == 0 {
         on_cpu(suite, 97, seed(args))?;
         println!(
-            "{}: SKIPPED, NOT TESTED: no CUDA device. {} cases and {} specials were planned, none ran.",
+            "{}: SKIPPED, NOT TESTED: no CUDA device. {} cases were planned, none of them ran, nor did the {} specials.",
             suite.name(),
             listing.features.len(),
             specials().count()

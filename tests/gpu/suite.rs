@@ -1,9 +1,9 @@
 //! The suites: a case list, its specials, and what the list must show before any GPU is asked.
 
 use crate::cases::{backward, forward, Case, BWD, DECODE, PREFILL};
-use crate::evidence;
 use crate::plan::{plan, Planned};
 use crate::special::{self, Special};
+use crate::{evidence, far};
 use frostgraph::engines::row_by_name;
 use frostgraph::{Device, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +47,15 @@ impl Suite {
         match self {
             Suite::Bwd => special::backward::ALL,
             Suite::Fwd => special::forward::ALL,
+        }
+    }
+
+    /// Cases that stand for those of the specials.
+    fn samples(self) -> Vec<Case> {
+        match self {
+            // Its specials take small variations of what the list has.
+            Suite::Bwd => Vec::new(),
+            Suite::Fwd => special::forward::samples(),
         }
     }
 
@@ -95,10 +104,16 @@ impl Suite {
         }
         listing.kernels = kernels.len();
         if self.has_rows() {
+            for case in self.samples() {
+                if let Planned::Declined(why) = plan(&case, &device)? {
+                    unasked.push(format!("a special's case ({case}): {why}"));
+                }
+            }
+            self.engines().iter().try_for_each(|e| far::check_planned(e, &device))?;
             let (least, most) = self.bounds();
             let declined: usize = listing.declined.values().sum();
             // Only knobs may be foreign to a shape; everything else in the list is what the rows are for.
-            assert!(unasked.is_empty(), "declined without knobs:\n{}", unasked.join("\n"));
+            assert!(unasked.is_empty(), "declined and not for knobs of the list:\n{}", unasked.join("\n"));
             assert!(listing.features.len() >= least, "the proof needs {least} cases, the list has {}", listing.features.len());
             assert!(declined <= most, "{declined} cases are declined: {:?}", listing.declined);
         }

@@ -35,6 +35,7 @@ pub const ALL: &[Special] = &[
     ("batch offset above 2^32 elements (rule S7)", |g, s| {
         crate::far::check(g, &mut Rng(s), BWD, 5, (1 << 30) + (1 << 10), DType::F16)
     }),
+    ("token stride of 8e8 elements (reports 23 and 26)", |g, s| crate::far::tokens(g, &mut Rng(s), BWD, 800_000_000)),
 ];
 
 /// More blocks than fit, so that they are scheduled in waves.
