@@ -14,7 +14,7 @@ const fn square(d: i64) -> (i64, i64) {
 const SM120: Row = Row {
     id: 20600,
     name: "sdpa_bwd_sm120",
-    maturity: Maturity::OptIn,
+    maturity: Maturity::Default,
     caps: Caps::Sdpa(SdpaCaps {
         arch: Arch::Sm { lo: 90, hi: 129 },
         dtypes: &[DType::F16, DType::BF16],
