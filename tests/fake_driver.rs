@@ -187,6 +187,9 @@ fn every_driver_call_is_the_intended_one() {
     assert_eq!(compile.iter().filter(|l| **l == "cuModuleLoadData ELF ctx 0x101").count(), 2, "{compile:?}");
     assert!(compile.contains(&"cuFuncSetAttribute fg_test_store 8 100000"), "{compile:?}");
     assert_eq!(compile.iter().filter(|l| l.starts_with("cuFuncSetAttribute")).count(), 1);
+    // A copy out of pageable memory is still under way when its call returns, and a non-blocking stream would not wait for it.
+    let copy = compile.iter().position(|l| *l == "cuMemcpyHtoD_v2 256").unwrap();
+    assert_eq!(compile[copy + 1], "cuStreamSynchronize (nil)", "{compile:?}");
 
     // I5: an execution is a context push, encodings, launches, a pop; the second one encodes nothing.
     let launches = [

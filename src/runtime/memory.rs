@@ -79,15 +79,19 @@ impl DeviceBuffer {
         })
     }
 
-    /// Copies host bytes to `offset`; returns when the device has them.
+    /// Copies host bytes to `offset`; returns when the device has them, so that work queued on any stream afterwards finds them there.
     ///
     /// # Errors
     /// FG4002 outside the buffer, FG6003.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         let at = self.part(offset, data.len() as u64)?;
         let _current = self.device.enter()?;
-        // SAFETY: the device range was checked, the host slice is live, and the call returns after the copy.
-        check("cuMemcpyHtoD", unsafe { sys::cuMemcpyHtoD_v2(at, data.as_ptr().cast(), data.len()) })
+        // SAFETY: the device range was checked, and the host slice is live until the driver has read it, which is before it returns.
+        check("cuMemcpyHtoD", unsafe { sys::cuMemcpyHtoD_v2(at, data.as_ptr().cast(), data.len()) })?;
+        // Out of pageable memory the call returns once the bytes are staged; their way to the device is still queued on the legacy
+        // default stream, and a non-blocking stream does not wait for that one: a kernel could run before, or amid, the copy.
+        // SAFETY: the null handle is the legacy default stream of the current context.
+        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(std::ptr::null_mut()) })
     }
 
     /// Copies device bytes from `offset`; waits for the legacy default stream, not for others: synchronise those first.
