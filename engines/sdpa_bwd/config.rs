@@ -109,7 +109,7 @@ pub fn partition(d_qk: i64, d_v: i64, q_tile: i64, kv_tile: i64) -> Option<Parti
 }
 
 /// Configurations found by compiling for every architecture and by measurement: no spills where the partitions above spill a few
-/// registers, and as many buffers as fit. The first entry that fits the head dims, the tiles and the route is used.
+/// registers, and as many buffers as fit. The entry for the head dims and the tiles is used where it fits.
 ///
 /// First the default tiles, which all fit the SM120 line; then the tiles that measured faster on a device with more shared memory.
 const TUNED: &[Tuned] = &[
@@ -140,7 +140,7 @@ const TUNED: &[Tuned] = &[
 /// A tuned configuration.
 #[derive(Debug, Clone, Copy)]
 struct Tuned {
-    /// Padded head dims; a d_v of 0 stands for every one.
+    /// Padded head dims.
     dims: (i64, i64),
     /// Query and key rows.
     tiles: (i64, i64),
@@ -150,18 +150,14 @@ struct Tuned {
     warps: (i64, i64, i64),
     split: bool,
     bulk: bool,
-    /// At most this many columns of V in registers; a smaller d_v keeps all of its own.
     v_reg_cols: i64,
     k_reg_cols: i64,
-    /// The only route it is for.
-    only: Option<Route>,
 }
 
 const fn tuned(dims: (i64, i64), tiles: (i64, i64), stages: (i64, i64, i64), warps: (i64, i64, i64)) -> Tuned {
-    Tuned { dims, tiles, stages, warps, split: false, bulk: false, v_reg_cols: 0, k_reg_cols: 0, only: None }
+    Tuned { dims, tiles, stages, warps, split: false, bulk: false, v_reg_cols: 0, k_reg_cols: 0 }
 }
 
-#[allow(dead_code, reason = "the table's vocabulary: what no entry uses today, a measurement may ask for tomorrow")]
 impl Tuned {
     /// See [`Config::v_reg_cols`] and [`Config::k_reg_cols`].
     const fn registers(mut self, v: i64, k: i64) -> Tuned {
@@ -182,15 +178,9 @@ impl Tuned {
         self
     }
 
-    /// Used on this route alone.
-    const fn only(mut self, route: Route) -> Tuned {
-        self.only = Some(route);
-        self
-    }
-
     /// The configuration at these padded head dims, tiles and route, where the entry is for them and tiles them evenly.
     fn config(&self, (d_qk, d_v): (i64, i64), tiles: (i64, i64), route: Route) -> Option<Config> {
-        let here = self.dims.0 == d_qk && (self.dims.1 == 0 || self.dims.1 == d_v) && self.tiles == tiles;
+        let here = self.dims == (d_qk, d_v) && self.tiles == tiles;
         let (q_tile, kv_tile) = tiles;
         let (sdp, dkv, dq) = self.warps;
         let dkv_warps = if self.split { MATH_WARPS / 2 } else { MATH_WARPS };
@@ -198,7 +188,7 @@ impl Tuned {
             && tiles_evenly(dkv_warps, dkv, kv_tile, &[d_qk, d_v])
             && tiles_evenly(MATH_WARPS, dq, q_tile, &[d_qk])
             && !(self.split && d_qk != d_v);
-        if !here || !valid || self.only.is_some_and(|r| r != route) {
+        if !here || !valid {
             return None;
         }
         let c = Config {
@@ -209,7 +199,7 @@ impl Tuned {
             q_stages: self.stages.0,
             do_stages: self.stages.1,
             pds_stages: self.stages.2,
-            v_reg_cols: self.v_reg_cols.min(d_v),
+            v_reg_cols: self.v_reg_cols,
             k_reg_cols: self.k_reg_cols,
             warps: Partition { sdp, dkv, dq },
             dkv_split: self.split,
@@ -420,8 +410,7 @@ mod tests {
     #[test]
     fn tuned_entries_are_legal_and_used() {
         for t in TUNED {
-            let route = t.only.unwrap_or(Route::Atomic);
-            let dims = (t.dims.0, if t.dims.1 == 0 { t.dims.0 } else { t.dims.1 });
+            let (route, dims) = (Route::Atomic, t.dims);
             let c = t.config(dims, t.tiles, route).unwrap_or_else(|| panic!("illegal entry {t:?}"));
             let chunk = if dims.0 % 64 == 0 && dims.1 % 64 == 0 { 64 } else { 32 };
             assert!(c.v_reg_cols % chunk == 0 && c.k_reg_cols % 16 == 0 && c.k_reg_cols <= c.d_qk, "{c:?}");

@@ -8,17 +8,17 @@ use crate::{Facts, Feature, Knob, Knobs, Mode, Row, SdpaFacts, Target};
 /// Tiles that beat the default where shared memory allows them: best first, by measurement only. The first entry that fits the graph
 /// is used.
 const LARGE_SMEM_TILES: &[Measured] = &[
-    Measured { dims: (32, 32), deterministic: None, tiles: &[(64, 128)] },
-    Measured { dims: (64, 64), deterministic: None, tiles: &[(128, 128)] },
-    Measured { dims: (128, 64), deterministic: None, tiles: &[(64, 128)] },
-    Measured { dims: (128, 128), deterministic: None, tiles: &[(64, 128)] },
-    Measured { dims: (192, 64), deterministic: None, tiles: &[(64, 64)] },
-    Measured { dims: (192, 128), deterministic: None, tiles: &[(64, 64)] },
-    Measured { dims: (192, 192), deterministic: None, tiles: &[(64, 64)] },
-    Measured { dims: (256, 64), deterministic: None, tiles: &[(64, 64)] },
-    Measured { dims: (256, 128), deterministic: None, tiles: &[(64, 64)] },
-    Measured { dims: (256, 192), deterministic: None, tiles: &[(64, 64)] },
-    Measured { dims: (256, 256), deterministic: None, tiles: &[(64, 64)] },
+    Measured { dims: (32, 32), tiles: &[(64, 128)] },
+    Measured { dims: (64, 64), tiles: &[(128, 128)] },
+    Measured { dims: (128, 64), tiles: &[(64, 128)] },
+    Measured { dims: (128, 128), tiles: &[(64, 128)] },
+    Measured { dims: (192, 64), tiles: &[(64, 64)] },
+    Measured { dims: (192, 128), tiles: &[(64, 64)] },
+    Measured { dims: (192, 192), tiles: &[(64, 64)] },
+    Measured { dims: (256, 64), tiles: &[(64, 64)] },
+    Measured { dims: (256, 128), tiles: &[(64, 64)] },
+    Measured { dims: (256, 192), tiles: &[(64, 64)] },
+    Measured { dims: (256, 256), tiles: &[(64, 64)] },
 ];
 
 /// The compute capability of the measurements (H200).
@@ -28,8 +28,6 @@ const MEASURED_ON: u32 = 90;
 struct Measured {
     /// Padded `(d_qk, d_v)`.
     dims: Pair,
-    /// Where it was found for one of the two: deterministic graphs, or the others.
-    deterministic: Option<bool>,
     /// `(query rows, key rows)`.
     tiles: &'static [Pair],
 }
@@ -58,9 +56,7 @@ fn knob_sets(row: &Row, f: &SdpaFacts, target: &Target, mode: Mode) -> Vec<Knobs
     match mode {
         // With a bias the larger tiles spill, so those graphs keep the default.
         Mode::A | Mode::B | Mode::OpenSource if measured_here && !f.features.has(Feature::Bias) => {
-            let deterministic = f.features.has(Feature::Deterministic);
-            let fits = |m: &&Measured| m.dims == padded && m.deterministic.is_none_or(|d| d == deterministic);
-            let measured = LARGE_SMEM_TILES.iter().find(fits).map_or(&[][..], |m| m.tiles);
+            let measured = LARGE_SMEM_TILES.iter().find(|m| m.dims == padded).map_or(&[][..], |m| m.tiles);
             sets.extend(measured.iter().copied().map(tiles));
         }
         Mode::A | Mode::B | Mode::OpenSource | Mode::Fallback => {}
