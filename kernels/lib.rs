@@ -24,8 +24,10 @@ macro_rules! sources {
 /// Every embedded source, ordered by path. A new `.cu` or `.cuh` file gets a line here; a test compares the list with the folder.
 pub static SOURCES: &[Source] = sources![
     "common/cp_async.cuh",
+    "common/hopper.cuh",
     "common/mma_tile.cuh",
     "common/ptx.cuh",
+    "common/wgmma.cuh",
     "sdpa/bwd/mma/chain.cuh",
     "sdpa/bwd/mma/cvt.cu",
     "sdpa/bwd/mma/dbias_cvt.cu",
