@@ -4,7 +4,10 @@ use frostgraph_engines::row_by_name;
 use serde::Deserialize;
 
 /// Recorded files by name. A new file gets a line here; a test compares the list with the folder.
-const FILES: &[(&str, &str)] = &[("h200-sdpa_bwd.json", include_str!("evidence/h200-sdpa_bwd.json"))];
+const FILES: &[(&str, &str)] = &[
+    ("h200-sdpa_bwd.json", include_str!("evidence/h200-sdpa_bwd.json")),
+    ("h200-sdpa_fwd.json", include_str!("evidence/h200-sdpa_fwd.json")),
+];
 
 /// One engine and feature group of one run. Written by the GPU test program, never by hand.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

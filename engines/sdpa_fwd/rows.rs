@@ -42,7 +42,7 @@ const fn mma(features: FeatureSet) -> Caps {
 const DECODE: Row = Row {
     id: 20551,
     name: "sdpa_fwd_decode_sm80",
-    maturity: Maturity::OptIn,
+    maturity: Maturity::Default,
     caps: mma(SHARED.union(FeatureSet::of(&[F::PagedKv]))),
     knobs: &[KnobDomain { knob: Knob::SplitKv, values: &[1, 2, 4, 8, 16, 32, 64, 128, 256] }],
     note: Some(
@@ -58,7 +58,7 @@ const DECODE: Row = Row {
 const PREFILL: Row = Row {
     id: 20508,
     name: "sdpa_fwd_prefill_sm80",
-    maturity: Maturity::OptIn,
+    maturity: Maturity::Default,
     caps: mma(SHARED.union(FeatureSet::of(&[F::Bias, F::BroadcastBias, F::ScoreMax, F::ScoreSumExp, F::Thd]))),
     knobs: &[
         KnobDomain { knob: Knob::TileM, values: &[64, 128] },

@@ -78,3 +78,41 @@ pub(super) fn rank(
     }
     (ranked, declined)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Graph, GraphOptions, Sdpa, Tensor};
+    use crate::plan::BuildOptions;
+    use crate::{analyze, DType, Device};
+    use frostgraph_engines::Maturity;
+
+    fn facts(dtype: DType) -> Facts {
+        let mut g = Graph::new(GraphOptions { io: dtype, ..GraphOptions::default() });
+        let [q, k, v] = ["Q", "K", "V"].map(|name| g.tensor(Tensor::new(name, [1, 2, 16, 64])));
+        let out = g.sdpa(q, k, v, Sdpa::default()).unwrap();
+        g.output(out.o).unwrap();
+        analyze::analyze(&g.freeze().unwrap(), 0)
+    }
+
+    /// Whichever rows are opt-in today: one that serves the graph says how to switch it on, one that would not serve it anyway says
+    /// that instead (report 123).
+    #[test]
+    fn an_opt_in_row_says_how_to_switch_it_on_123() {
+        let (served, foreign) = (facts(DType::BF16), facts(DType::F32));
+        let family = family(&served).unwrap();
+        let given = family.rows.iter().find(|r| r.name == "sdpa_fwd_prefill_sm80").unwrap();
+        let row: &'static Row = Box::leak(Box::new(Row { maturity: Maturity::OptIn, ..*given }));
+        let (default, all) = (BuildOptions::default_engines(), BuildOptions::all_engines());
+        let target = Device::describe("sm_90").unwrap().target;
+        let ask = |facts, options| {
+            let switches = EngineSwitches::resolve(options).unwrap();
+            decline(family, row, facts, &Knobs::NONE, &target, &switches).map(|d| (d.code, d.reason))
+        };
+        let (code, reason) = ask(&served, &default).unwrap();
+        assert_eq!(code, DeclineCode::Switch);
+        assert!(reason.contains("FROSTGRAPH_ENABLE_FROST_ENGINES=1"), "{reason}");
+        assert_eq!(ask(&served, &all), None);
+        assert_eq!(ask(&foreign, &default).unwrap().0, DeclineCode::DType);
+    }
+}

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 /// The built program in the repository's root, with no engine switches and a private cache.
-fn frostgraph(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_frostgraph"))
+fn program(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_frostgraph"));
+    command
         .current_dir(root())
         .env_remove("FROSTGRAPH_ENABLE_FROST_ENGINES")
         .env_remove("CUDNN_FRONTEND_ENABLE_FROST_ENGINES")
@@ -18,9 +19,12 @@ fn frostgraph(args: &[&str]) -> Output {
         .env_remove("FROSTGRAPH_LOG")
         .env_remove("COLUMNS")
         .env("FROSTGRAPH_CACHE_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/cli-cache"))
-        .args(args)
-        .output()
-        .expect("the program starts")
+        .args(args);
+    command
+}
+
+fn frostgraph(args: &[&str]) -> Output {
+    program(args).output().expect("the program starts")
 }
 
 fn root() -> PathBuf {
