@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod caps;
+pub mod codec;
 pub mod decline;
 pub mod features;
 pub mod host;
