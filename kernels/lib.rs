@@ -26,6 +26,7 @@ pub static SOURCES: &[Source] = sources![
     "common/cp_async.cuh",
     "common/hopper.cuh",
     "common/mma_tile.cuh",
+    "common/nvfp4.cuh",
     "common/ptx.cuh",
     "common/wgmma.cuh",
     "sdpa/bwd/mma/chain.cuh",
