@@ -79,11 +79,80 @@ pub struct SdpaCaps {
     pub thd_needs_totals: bool,
 }
 
+/// What one row of the grouped matrix product serves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroupedGemmCaps {
+    /// Architectures.
+    pub arch: Arch,
+    /// Element type of A and B, element type of the scales, values a scale.
+    pub inputs: &'static [(DType, DType, i64)],
+    /// Element types of C.
+    pub c: &'static [DType],
+    /// Element types of D_row, D_col and D_srelu.
+    pub d: &'static [DType],
+    /// Features served.
+    pub features: FeatureSet,
+}
+
 /// Capabilities by kind of operation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Caps {
     /// Attention.
     Sdpa(SdpaCaps),
+    /// Grouped matrix product.
+    GroupedGemm(GroupedGemmCaps),
+}
+
+impl Caps {
+    /// Architectures.
+    pub const fn arch(&self) -> Arch {
+        match self {
+            Caps::Sdpa(c) => c.arch,
+            Caps::GroupedGemm(c) => c.arch,
+        }
+    }
+
+    /// Features served.
+    pub const fn features(&self) -> FeatureSet {
+        match self {
+            Caps::Sdpa(c) => c.features,
+            Caps::GroupedGemm(c) => c.features,
+        }
+    }
+
+    /// Capabilities of an attention row; `None` for other operations.
+    pub const fn sdpa(&self) -> Option<&SdpaCaps> {
+        match self {
+            Caps::Sdpa(c) => Some(c),
+            Caps::GroupedGemm(_) => None,
+        }
+    }
+}
+
+impl Arch {
+    /// Whether plans for this device may use the row.
+    pub fn serves(self, target: &Target) -> bool {
+        match (self, target) {
+            (Arch::Cpu, Target::Cpu) => true,
+            (Arch::Sm { lo, hi }, Target::Cuda { cc, .. }) => (lo..=hi).contains(cc),
+            (Arch::Cpu, Target::Cuda { .. }) | (Arch::Sm { .. }, Target::Cpu) => false,
+        }
+    }
+
+    /// The decline of a row that the device is outside of.
+    pub fn mismatch(self, row: &Row, target: &Target) -> Option<Decline> {
+        (!self.serves(target)).then(|| {
+            let serves = match self {
+                Arch::Cpu => "the host CPU".to_string(),
+                Arch::Sm { lo, hi } => format!("compute capability {lo} to {hi}"),
+            };
+            row.decline(
+                DeclineCode::Arch,
+                format!("device={}", target.name()),
+                format!("the device is {}; this row serves {serves}", target.name()),
+            )
+        })
+    }
 }
 
 /// A knob axis of a row with its allowed values.

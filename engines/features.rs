@@ -2,7 +2,7 @@
 
 macro_rules! features {
     ($($(#[$doc:meta])* $name:ident = $label:literal;)*) => {
-        /// Something an attention graph can ask for beyond its geometry. Order is the order in which declines are found.
+        /// Something a graph can ask for beyond its geometry. Order is the order in which declines are found.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Feature { $($(#[$doc])* $name,)* }
@@ -90,6 +90,28 @@ features! {
     StridedHeadDim = "non-unit head-dim stride";
     /// A broadcast (zero-stride) input operand.
     BroadcastInput = "zero-stride input";
+    /// Grouped product: FP8 results with generated row and column scales.
+    OutputScales = "output scales";
+    /// Grouped product: column scales laid out expert by expert.
+    DiscreteColSfd = "per-expert column scales";
+    /// Grouped product: largest magnitude of every expert.
+    Amax = "amax";
+    /// Grouped product: the recomputed forward activation as an output.
+    DSrelu = "D_srelu";
+    /// Grouped product: soft clamp of the activation.
+    TanhClamp = "tanh clamp";
+    /// Grouped product: C holds the pre-activation instead of G.
+    PreactivationC = "pre-activation in C";
+    /// Grouped product: weights of each expert at an offset into a pool.
+    PooledWeights = "pooled weights";
+    /// Grouped product: weights of each expert at a device address.
+    WeightAddresses = "weight addresses";
+    /// Grouped product: B with n contiguous.
+    NMajorB = "n-major B";
+    /// Grouped product: accumulation in double precision.
+    F64Accumulate = "f64 accumulation";
+    /// Grouped product: a word that tells about bad offsets.
+    StatusWord = "status word";
 }
 
 impl std::fmt::Display for Feature {

@@ -9,6 +9,7 @@ pub mod caps;
 pub mod codec;
 pub mod decline;
 pub mod features;
+pub mod grouped_gemm;
 pub mod host;
 pub mod ids;
 pub mod knobs;
@@ -20,9 +21,10 @@ pub mod sdpa_fwd;
 pub mod target;
 pub mod types;
 
-pub use caps::{Arch, Caps, Family, Maturity, Mode, Row, SdpaCaps};
+pub use caps::{Arch, Caps, Family, GroupedGemmCaps, Maturity, Mode, Row, SdpaCaps};
 pub use decline::{Decline, DeclineCode};
 pub use features::{Feature, FeatureSet};
+pub use grouped_gemm::GroupedGemmFacts;
 pub use host::{HostBuffers, HostError};
 pub use ids::{family_of, row_by_id, row_by_name, MANIFEST, RETIRED};
 pub use knobs::{Knob, Knobs, PublicValue};
@@ -36,4 +38,38 @@ pub use types::{DType, Port, Ragged, Uid};
 pub enum Facts {
     /// Scaled dot-product attention, forward or backward, in half or single precision.
     Sdpa(Box<SdpaFacts>),
+    /// Grouped block-scaled matrix product with the dsReLU backward epilogue.
+    GroupedGemm(Box<GroupedGemmFacts>),
+}
+
+impl Facts {
+    /// Everything beyond geometry and types that the node uses.
+    pub fn features(&self) -> FeatureSet {
+        match self {
+            Facts::Sdpa(f) => f.features,
+            Facts::GroupedGemm(f) => f.features,
+        }
+    }
+
+    /// Facts of an attention node.
+    ///
+    /// # Panics
+    /// For another operation: a family's lowering and engines see only facts that the family serves and that its matcher accepted.
+    pub fn expect_sdpa(&self) -> &SdpaFacts {
+        match self {
+            Facts::Sdpa(f) => f,
+            Facts::GroupedGemm(_) => panic!("facts of a grouped product in an attention engine"),
+        }
+    }
+
+    /// Facts of a grouped matrix product.
+    ///
+    /// # Panics
+    /// For another operation, as [`Facts::expect_sdpa`].
+    pub fn expect_grouped_gemm(&self) -> &GroupedGemmFacts {
+        match self {
+            Facts::GroupedGemm(f) => f,
+            Facts::Sdpa(_) => panic!("facts of attention in an engine of the grouped product"),
+        }
+    }
 }

@@ -6,6 +6,27 @@ use frostgraph_engines::{DType, Feature};
 /// Element types with a column; all that some row of an attention family could serve today.
 pub const DTYPES: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
+/// Inputs of the grouped product with a column: element type of A and B, element type of the scales, values a scale.
+pub const GEMM_INPUTS: &[(DType, DType, i64)] = &[
+    (DType::F8E4M3, DType::F8E8M0, 32),
+    (DType::F8E5M2, DType::F8E8M0, 32),
+    (DType::F4E2M1, DType::F8E4M3, 16),
+    (DType::F4E2M1, DType::F8E8M0, 16),
+    (DType::F4E2M1, DType::F8E8M0, 32),
+];
+
+/// Element types of C and D of the grouped product with a column.
+pub const GEMM_DTYPES: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2];
+
+/// What the nodes of a family compute: it decides about the columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Attention.
+    Attention(Direction),
+    /// Grouped matrix product.
+    GroupedGemm,
+}
+
 /// Memory layouts with a column, from the strictest.
 pub const LAYOUTS: &[&str] = &["B,S,H,D", "any B,H,S order", "any strides"];
 
@@ -57,15 +78,37 @@ pub fn group(f: Feature) -> Group {
         | Feature::Decode
         | Feature::UnequalHeadDims
         | Feature::StridedHeadDim
-        | Feature::BroadcastInput => Group::Feature,
+        | Feature::BroadcastInput
+        | Feature::OutputScales
+        | Feature::DiscreteColSfd
+        | Feature::Amax
+        | Feature::DSrelu
+        | Feature::TanhClamp
+        | Feature::PreactivationC
+        | Feature::PooledWeights
+        | Feature::WeightAddresses
+        | Feature::NMajorB
+        | Feature::F64Accumulate
+        | Feature::StatusWord => Group::Feature,
     }
 }
 
-/// Whether a graph of this direction can use a feature at all.
+/// Whether an attention graph of this direction can use a feature at all.
 pub fn applies(f: Feature, direction: Direction) -> bool {
     let forward = direction == Direction::Forward;
     match f {
         Feature::Deterministic | Feature::DBias | Feature::DSink => !forward,
+        Feature::OutputScales
+        | Feature::DiscreteColSfd
+        | Feature::Amax
+        | Feature::DSrelu
+        | Feature::TanhClamp
+        | Feature::PreactivationC
+        | Feature::PooledWeights
+        | Feature::WeightAddresses
+        | Feature::NMajorB
+        | Feature::F64Accumulate
+        | Feature::StatusWord => false,
         Feature::PagedKv
         | Feature::BlockMask
         | Feature::KvMask
@@ -103,7 +146,17 @@ pub fn applies(f: Feature, direction: Direction) -> bool {
     }
 }
 
-/// Features of one group that apply to a direction, in matching order.
-pub fn features(direction: Direction, g: Group) -> Vec<Feature> {
-    Feature::ALL.iter().copied().filter(|f| applies(*f, direction) && group(*f) == g).collect()
+/// Whether a grouped product can use a feature.
+fn gemm_feature(f: Feature) -> bool {
+    let attention = applies(f, Direction::Forward) || applies(f, Direction::Backward);
+    !attention || matches!(f, Feature::Deterministic | Feature::DBias)
+}
+
+/// Features of one group that apply to an operation, in matching order.
+pub fn features(operation: Operation, g: Group) -> Vec<Feature> {
+    let applies = |f: Feature| match operation {
+        Operation::Attention(direction) => applies(f, direction),
+        Operation::GroupedGemm => gemm_feature(f),
+    };
+    Feature::ALL.iter().copied().filter(|f| applies(*f) && group(*f) == g).collect()
 }

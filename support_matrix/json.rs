@@ -1,8 +1,8 @@
 //! The matrix for programs.
 
-use crate::columns::{features, Group, DTYPES, LAYOUTS};
-use crate::{Engine, Matrix, Record, Served, Status};
-use frostgraph_engines::sdpa::Direction;
+use crate::columns::{features, Group, Operation, DTYPES, GEMM_DTYPES, GEMM_INPUTS, LAYOUTS};
+use crate::matrix::gemm_inputs_label;
+use crate::{Engine, Flavour, Matrix, Record, Served, Status};
 use frostgraph_engines::Family;
 use serde_json::{json, Map, Value};
 
@@ -17,7 +17,7 @@ pub fn render_json(families: &[&'static Family], records: &[Record]) -> String {
                 .families
                 .iter()
                 .map(|f| {
-                    let engines: Vec<Value> = f.engines.iter().map(|e| engine(e, f.direction)).collect();
+                    let engines: Vec<Value> = f.engines.iter().map(|e| engine(e, f.operation)).collect();
                     json!({ "family": f.name, "engines": engines, "gaps": f.gaps() })
                 })
                 .collect();
@@ -29,16 +29,19 @@ pub fn render_json(families: &[&'static Family], records: &[Record]) -> String {
     text.unwrap_or_default() + "\n"
 }
 
-fn engine(e: &Engine, direction: Direction) -> Value {
+fn engine(e: &Engine, operation: Operation) -> Value {
     let flavours: Vec<Value> = e
         .flavours
         .iter()
         .map(|f| {
+            if operation == Operation::GroupedGemm {
+                return grouped_gemm(e, f);
+            }
             let dtypes: Map<String, Value> = DTYPES.iter().map(|d| (d.short().into(), served(e.dtype(f, *d)))).collect();
             let layouts: Map<String, Value> =
                 LAYOUTS.iter().enumerate().map(|(i, l)| (l.to_string(), served(e.layout(f, i)))).collect();
             let group = |g| -> Map<String, Value> {
-                features(direction, g).into_iter().map(|x| (x.label().into(), served(e.feature(f, x)))).collect()
+                features(operation, g).into_iter().map(|x| (x.label().into(), served(e.feature(f, x)))).collect()
             };
             json!({
                 "head_dims": f.label,
@@ -61,6 +64,17 @@ fn engine(e: &Engine, direction: Direction) -> Value {
         "evidence": status(&e.status),
         "flavours": flavours,
     })
+}
+
+fn grouped_gemm(e: &Engine, f: &Flavour) -> Value {
+    let inputs: Map<String, Value> = GEMM_INPUTS.iter().map(|i| (gemm_inputs_label(i), served(e.gemm_inputs(f, *i)))).collect();
+    let c: Map<String, Value> = GEMM_DTYPES.iter().map(|d| (d.short().into(), served(e.gemm_c(f, *d)))).collect();
+    let d: Map<String, Value> = GEMM_DTYPES.iter().map(|d| (d.short().into(), served(e.gemm_d(f, *d)))).collect();
+    let features: Map<String, Value> = features(Operation::GroupedGemm, Group::Feature)
+        .into_iter()
+        .map(|x| (x.label().into(), served(e.feature(f, x))))
+        .collect();
+    json!({ "geometry": f.label, "served": served(f.served), "inputs": inputs, "c": c, "d": d, "features": features })
 }
 
 fn served(s: Served) -> Value {

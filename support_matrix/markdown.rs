@@ -1,6 +1,7 @@
 //! The matrix for people.
 
-use crate::columns::{features, Group, DTYPES, LAYOUTS};
+use crate::columns::{features, Group, Operation, DTYPES, GEMM_DTYPES, GEMM_INPUTS, LAYOUTS};
+use crate::matrix::gemm_inputs_label;
 use crate::{Engine, FamilyLine, Flavour, Matrix, Record, Served};
 use frostgraph_engines::Family;
 use std::fmt::Write;
@@ -86,10 +87,34 @@ fn gaps(out: &mut String, m: &Matrix) {
 }
 
 fn family(out: &mut String, f: &FamilyLine, notes: &[(&str, &str)]) {
+    match f.operation {
+        Operation::Attention(_) => attention(out, f, notes),
+        Operation::GroupedGemm => grouped_gemm(out, f, notes),
+    }
+}
+
+fn grouped_gemm(out: &mut String, f: &FamilyLine, notes: &[(&str, &str)]) {
+    let mut heads: Vec<String> = GEMM_INPUTS.iter().map(gemm_inputs_label).collect();
+    heads.extend(GEMM_DTYPES.iter().map(|d| format!("C {d}")));
+    heads.extend(GEMM_DTYPES.iter().map(|d| format!("D {d}")));
+    heads.push("evidence".into());
+    table(out, f, "Types", "geometry", &heads, notes, |e, fl| {
+        let mut cells: Vec<String> = GEMM_INPUTS.iter().map(|i| mark(e.gemm_inputs(fl, *i))).collect();
+        cells.extend(GEMM_DTYPES.iter().map(|d| mark(e.gemm_c(fl, *d))));
+        cells.extend(GEMM_DTYPES.iter().map(|d| mark(e.gemm_d(fl, *d))));
+        cells.push(e.status.to_string());
+        cells
+    });
+    let list = features(f.operation, Group::Feature);
+    let heads: Vec<String> = list.iter().map(|x| x.label().to_string()).collect();
+    table(out, f, "Features", "geometry", &heads, notes, |e, fl| list.iter().map(|x| mark(e.feature(fl, *x))).collect());
+}
+
+fn attention(out: &mut String, f: &FamilyLine, notes: &[(&str, &str)]) {
     let mut heads: Vec<String> = DTYPES.iter().map(|d| d.short().to_string()).collect();
     heads.extend(LAYOUTS.iter().map(|l| l.to_string()));
     heads.extend(["16-byte rule", "evidence"].map(String::from));
-    table(out, f, "Types and layouts", &heads, notes, |e, fl| {
+    table(out, f, "Types and layouts", "head dims", &heads, notes, |e, fl| {
         let mut cells: Vec<String> = DTYPES.iter().map(|d| mark(e.dtype(fl, *d))).collect();
         cells.extend((0..LAYOUTS.len()).map(|l| mark(e.layout(fl, l))));
         cells.push(if e.aligned_16() { "required" } else { "no" }.to_string());
@@ -97,9 +122,9 @@ fn family(out: &mut String, f: &FamilyLine, notes: &[(&str, &str)]) {
         cells
     });
     for (title, group) in [("Masks", Group::Mask), ("Features", Group::Feature)] {
-        let list = features(f.direction, group);
+        let list = features(f.operation, group);
         let heads: Vec<String> = list.iter().map(|x| x.label().to_string()).collect();
-        table(out, f, title, &heads, notes, |e, fl| list.iter().map(|x| mark(e.feature(fl, *x))).collect());
+        table(out, f, title, "head dims", &heads, notes, |e, fl| list.iter().map(|x| mark(e.feature(fl, *x))).collect());
     }
 }
 
@@ -107,13 +132,14 @@ fn table(
     out: &mut String,
     f: &FamilyLine,
     title: &str,
+    geometry: &str,
     heads: &[String],
     notes: &[(&str, &str)],
     cells: impl Fn(&Engine, &Flavour) -> Vec<String>,
 ) {
     put(
         out,
-        format_args!("\n{title}\n\n| engine | head dims | {} |\n|---|---|{}\n", heads.join(" | "), "---|".repeat(heads.len())),
+        format_args!("\n{title}\n\n| engine | {geometry} | {} |\n|---|---|{}\n", heads.join(" | "), "---|".repeat(heads.len())),
     );
     for e in &f.engines {
         let note = notes.iter().position(|n| n.0 == e.row.name).map_or(String::new(), |i| format!(" [{}]", i + 1));

@@ -1,10 +1,10 @@
 //! The join of rows and evidence, per architecture line.
 
-use crate::columns::{features, Group, DTYPES};
+use crate::columns::{features, Group, Operation, DTYPES, GEMM_DTYPES, GEMM_INPUTS};
 use crate::Record;
 use frostgraph_engines::caps::LayoutRule;
 use frostgraph_engines::sdpa::Direction;
-use frostgraph_engines::{Arch, Caps, DType, Family, Feature, Maturity, Row, SdpaCaps};
+use frostgraph_engines::{Arch, Caps, DType, Family, Feature, Maturity, Row};
 
 /// Architecture lines: the host, then compute capabilities. `None` is the host.
 pub const ARCHITECTURES: &[Option<u32>] =
@@ -31,8 +31,8 @@ pub struct Line {
 pub struct FamilyLine {
     /// Family name.
     pub name: &'static str,
-    /// Direction of its nodes.
-    pub direction: Direction,
+    /// What its nodes compute.
+    pub operation: Operation,
     /// Rows that run there, by rank.
     pub engines: Vec<Engine>,
 }
@@ -114,21 +114,22 @@ fn family_line(f: &'static Family, cc: Option<u32>, records: &[Record]) -> Famil
         let status = status(row, cc, digest.as_deref(), records);
         Engine { row, flavours: flavours(row), status }
     });
-    FamilyLine { name: f.name, direction: direction(f), engines: engines.collect() }
+    FamilyLine { name: f.name, operation: operation(f), engines: engines.collect() }
 }
 
-/// A family serves one direction; its base says which, as ids are never moved between families.
-fn direction(f: &Family) -> Direction {
-    if f.name.contains("bwd") {
-        Direction::Backward
+/// A family serves one operation and direction; its name says which, as rows are never moved between families.
+fn operation(f: &Family) -> Operation {
+    if f.name.starts_with("grouped_gemm") {
+        Operation::GroupedGemm
+    } else if f.name.contains("bwd") {
+        Operation::Attention(Direction::Backward)
     } else {
-        Direction::Forward
+        Operation::Attention(Direction::Forward)
     }
 }
 
 fn runs_on(row: &Row, cc: Option<u32>) -> bool {
-    let Caps::Sdpa(caps) = &row.caps;
-    match (caps.arch, cc) {
+    match (row.caps.arch(), cc) {
         (Arch::Cpu, None) => true,
         (Arch::Sm { lo, hi }, Some(cc)) => (lo..=hi).contains(&cc),
         (Arch::Cpu, Some(_)) | (Arch::Sm { .. }, None) => false,
@@ -136,7 +137,9 @@ fn runs_on(row: &Row, cc: Option<u32>) -> bool {
 }
 
 fn flavours(row: &Row) -> Vec<Flavour> {
-    let Caps::Sdpa(caps) = &row.caps;
+    let Caps::Sdpa(caps) = &row.caps else {
+        return vec![Flavour { label: "any".into(), served: Served::Native }];
+    };
     let h = &caps.head_dims;
     let order = if h.dqk_ge_dv { ", d_qk ≥ d_v" } else { "" };
     if h.native.is_empty() {
@@ -177,34 +180,45 @@ fn status(row: &Row, cc: Option<u32>, digest: Option<&str>, records: &[Record]) 
 }
 
 impl Engine {
-    fn caps(&self) -> &SdpaCaps {
-        let Caps::Sdpa(caps) = &self.row.caps;
-        caps
+    /// Whether graphs of this flavour may have an element type; of attention rows.
+    pub fn dtype(&self, flavour: &Flavour, d: DType) -> Served {
+        when(self.row.caps.sdpa().is_some_and(|c| c.dtypes.contains(&d)), flavour)
     }
 
-    /// Whether graphs of this flavour may have an element type.
-    pub fn dtype(&self, flavour: &Flavour, d: DType) -> Served {
-        when(self.caps().dtypes.contains(&d), flavour)
+    /// Whether a grouped product may have these inputs (of [`GEMM_INPUTS`]).
+    pub fn gemm_inputs(&self, flavour: &Flavour, inputs: (DType, DType, i64)) -> Served {
+        when(matches!(&self.row.caps, Caps::GroupedGemm(c) if c.inputs.contains(&inputs)), flavour)
+    }
+
+    /// Whether a grouped product may have this type of C.
+    pub fn gemm_c(&self, flavour: &Flavour, d: DType) -> Served {
+        when(matches!(&self.row.caps, Caps::GroupedGemm(c) if c.c.contains(&d)), flavour)
+    }
+
+    /// Whether a grouped product may have this type of D.
+    pub fn gemm_d(&self, flavour: &Flavour, d: DType) -> Served {
+        when(matches!(&self.row.caps, Caps::GroupedGemm(c) if c.d.contains(&d)), flavour)
     }
 
     /// Whether graphs of this flavour may use a feature.
     pub fn feature(&self, flavour: &Flavour, f: Feature) -> Served {
-        when(self.caps().features.has(f), flavour)
+        when(self.row.caps.features().has(f), flavour)
     }
 
     /// Whether graphs of this flavour may have the layout of this column.
     pub fn layout(&self, flavour: &Flavour, column: usize) -> Served {
-        let reach = match self.caps().layout {
-            LayoutRule::Bshd => 1,
-            LayoutRule::DenseFlex => 2,
-            LayoutRule::Any => 3,
+        let reach = match self.row.caps.sdpa().map(|c| c.layout) {
+            None => 0,
+            Some(LayoutRule::Bshd) => 1,
+            Some(LayoutRule::DenseFlex) => 2,
+            Some(LayoutRule::Any) => 3,
         };
         when(column < reach, flavour)
     }
 
     /// Whether strides and bases must be multiples of 16 bytes.
     pub fn aligned_16(&self) -> bool {
-        self.caps().aligned_16
+        self.row.caps.sdpa().is_none_or(|c| c.aligned_16)
     }
 
     /// `default` or `opt-in`.
@@ -214,6 +228,11 @@ impl Engine {
             Maturity::OptIn => "opt-in",
         }
     }
+}
+
+/// `e4m3 e8m0/32`: element type, scale type, values a scale.
+pub(crate) fn gemm_inputs_label((ab, sf, vec): &(DType, DType, i64)) -> String {
+    format!("{ab} {sf}/{vec}")
 }
 
 fn when(yes: bool, flavour: &Flavour) -> Served {
@@ -228,15 +247,22 @@ impl FamilyLine {
     /// What no engine of this family serves here: element types, then masks, then features.
     pub fn gaps(&self) -> Vec<String> {
         let mut gaps: Vec<String> = Vec::new();
-        let any = |test: &dyn Fn(&SdpaCaps) -> bool| self.engines.iter().any(|e| test(e.caps()));
-        for d in DTYPES {
-            if !any(&|c| c.dtypes.contains(d)) {
-                gaps.push(d.short().to_string());
+        let none = |test: &dyn Fn(&Engine) -> Served| self.engines.iter().all(|e| test(e) == Served::Declined);
+        let whole = Flavour { label: String::new(), served: Served::Native };
+        match self.operation {
+            Operation::Attention(_) => {
+                gaps.extend(DTYPES.iter().filter(|d| none(&|e| e.dtype(&whole, **d))).map(|d| d.short().to_string()));
+            }
+            Operation::GroupedGemm => {
+                gaps.extend(GEMM_INPUTS.iter().filter(|i| none(&|e| e.gemm_inputs(&whole, **i))).map(gemm_inputs_label));
+                for (what, test) in [("C", Engine::gemm_c as fn(&Engine, &Flavour, DType) -> Served), ("D", Engine::gemm_d)] {
+                    gaps.extend(GEMM_DTYPES.iter().filter(|d| none(&|e| test(e, &whole, **d))).map(|d| format!("{what} {d}")));
+                }
             }
         }
         for g in [Group::Mask, Group::Feature] {
-            for f in features(self.direction, g) {
-                if !any(&|c| c.features.has(f)) {
+            for f in features(self.operation, g) {
+                if none(&|e| e.feature(&whole, f)) {
                     gaps.push(f.label().to_string());
                 }
             }

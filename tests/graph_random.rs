@@ -261,7 +261,7 @@ proptest! {
         match g.freeze() {
             Ok(f) => {
                 promises(&f);
-                let Facts::Sdpa(facts) = analyze(&f, 0);
+                let Facts::Sdpa(facts) = analyze(&f, 0) else { panic!("attention only") };
                 if facts.invalid.is_none() {
                     prop_assert!(facts.b > 0 && facts.h_kv > 0 && facts.h_q % facts.h_kv == 0 && facts.s_kv > 0);
                     prop_assert!(facts.mask.left.is_none_or(|w| w >= 0) && facts.mask.right.is_none_or(|r| r >= 0));
@@ -349,6 +349,7 @@ fn the_generator_reaches_good_and_bad_graphs() {
             Ok(f) => match analyze(&f, 0) {
                 Facts::Sdpa(facts) if facts.invalid.is_none() => valid += 1,
                 Facts::Sdpa(_) => invalid += 1,
+                Facts::GroupedGemm(_) => panic!("attention only"),
             },
             Err(e) => drop(refused.insert(e.code)),
         }

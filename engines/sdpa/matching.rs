@@ -6,18 +6,19 @@ use super::layout::{aligned_16_ok, bshd_layout_ok, dense_layout_ok, distinct_ok,
 use super::{Direction, SdpaFacts};
 use crate::caps::{HeadDims, LayoutRule};
 use crate::knobs::knob_values;
-use crate::{Arch, Caps, DType, Decline, DeclineCode as Code, Facts, Feature, Knobs, Port, Row, SdpaCaps, Target};
+use crate::{Caps, DType, Decline, DeclineCode as Code, Facts, Feature, Knobs, Port, Row, SdpaCaps, Target};
 
 /// First reason why `row` cannot serve `facts` with these knobs on this device.
 ///
 /// Order: malformed graph, direction, architecture, knobs, element types, head dims, layout and 16-byte rule, features in [`Feature`]
 /// order, lengths and packed declarations, Stats, bias, sink, scale tensor, index limits, then the row's own `extra` rules (which end with resources).
 pub fn mismatch(direction: Direction, row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option<Decline> {
-    let Facts::Sdpa(f) = facts;
-    let Caps::Sdpa(caps) = &row.caps;
+    let (Facts::Sdpa(f), Caps::Sdpa(caps)) = (facts, &row.caps) else {
+        return Some(row.decline(Code::Operation, "operation=other", "the node is no attention; this row serves attention"));
+    };
     invalid(row, f)
         .or_else(|| wrong_direction(row, f, direction))
-        .or_else(|| arch(row, caps, target))
+        .or_else(|| caps.arch.mismatch(row, target))
         .or_else(|| knob_values(row, knobs))
         .or_else(|| dtypes(row, caps, f))
         .or_else(|| head_dims(row, &caps.head_dims, f))
@@ -47,25 +48,6 @@ fn wrong_direction(row: &Row, f: &SdpaFacts, want: Direction) -> Option<Decline>
             Code::Operation,
             format!("direction={}", name(f.direction)),
             format!("the node is an attention {}; this row serves {}", name(f.direction), name(want)),
-        )
-    })
-}
-
-fn arch(row: &Row, caps: &SdpaCaps, target: &Target) -> Option<Decline> {
-    let ok = match (caps.arch, target) {
-        (Arch::Cpu, Target::Cpu) => true,
-        (Arch::Sm { lo, hi }, Target::Cuda { cc, .. }) => (lo..=hi).contains(cc),
-        (Arch::Cpu, Target::Cuda { .. }) | (Arch::Sm { .. }, Target::Cpu) => false,
-    };
-    (!ok).then(|| {
-        let serves = match caps.arch {
-            Arch::Cpu => "the host CPU".to_string(),
-            Arch::Sm { lo, hi } => format!("compute capability {lo} to {hi}"),
-        };
-        row.decline(
-            Code::Arch,
-            format!("device={}", target.name()),
-            format!("the device is {}; this row serves {serves}", target.name()),
         )
     })
 }

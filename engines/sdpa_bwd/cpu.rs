@@ -78,7 +78,7 @@ fn plan(f: &SdpaFacts) -> Option<LaunchPlan> {
 /// # Errors
 /// [`Decline`] for an output that overlaps itself and for a workspace beyond 64 bits.
 pub fn lower(facts: &Facts, _: &Knobs, _: &Target) -> Result<LaunchPlan, Decline> {
-    let Facts::Sdpa(f) = facts;
+    let f = facts.expect_sdpa();
     let p = &f.ports;
     checked(NAME, &[&p.dq, &p.dk, &p.dv, &p.dbias, &p.dsink], plan(f))
 }
@@ -100,7 +100,7 @@ fn operand<'a>(
 /// # Errors
 /// [`HostError`] when lengths, offsets or buffers contradict the graph; outputs are untouched then.
 pub fn run(facts: &Facts, _: &Knobs, buffers: &mut HostBuffers<'_>) -> Result<(), HostError> {
-    let Facts::Sdpa(f) = facts;
+    let f = facts.expect_sdpa();
     let (p, inputs) = (&f.ports, &buffers.inputs);
     let lens = Lengths::resolve(f, inputs)?;
     let query = |port, what| operand(port, what, Rows::Query, &lens, inputs);

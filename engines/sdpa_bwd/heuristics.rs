@@ -38,7 +38,7 @@ type Pair = (i64, i64);
 /// One plan for each eligible row, in row order, with the tiles that its lowering would pick (facts §4.7). The device of the
 /// measurements leads with the measured larger tiles; `FALLBACK` is the table alone.
 pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mode) -> Vec<Candidate> {
-    let Facts::Sdpa(f) = facts;
+    let Facts::Sdpa(f) = facts else { return Vec::new() };
     ranking::rank(facts, target, rows, super::mismatch, |row| knob_sets(row, f, target, mode))
 }
 

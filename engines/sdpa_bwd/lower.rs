@@ -30,7 +30,7 @@ pub const SOURCES: &[&str] = &[CVT.1, DBIAS_CVT.1, DOT.1, DQ2K.1, DSINK.1, MAIN.
 
 /// The chain for these facts: [zero] dot main [dq2k] [reduce] [cvt] [dbias_cvt] [dsink].
 pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result<LaunchPlan, Decline> {
-    let Facts::Sdpa(f) = facts;
+    let f = facts.expect_sdpa();
     let choice = rules::choose(row, f, knobs, target)?;
     let Scale::Static(scale) = f.scale else {
         return Err(row.decline(DeclineCode::Feature, "attn_scale=tensor", "attn_scale is a tensor; this row serves a number"));

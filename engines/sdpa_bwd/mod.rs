@@ -25,8 +25,7 @@ pub static FAMILY: Family =
     Family { name: "sdpa_bwd", base: 20600, rows: rows::ROWS, serves, mismatch, recommend: heuristics::recommend };
 
 fn serves(facts: &Facts) -> bool {
-    let Facts::Sdpa(f) = facts;
-    f.direction == Direction::Backward
+    matches!(facts, Facts::Sdpa(f) if f.direction == Direction::Backward)
 }
 
 fn mismatch(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option<Decline> {

@@ -21,7 +21,7 @@ pub struct Choice {
 
 /// The row's `extra` hook.
 pub fn extra(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option<Decline> {
-    let Facts::Sdpa(f) = facts;
+    let f = facts.expect_sdpa();
     choose(row, f, knobs, target).err()
 }
 

@@ -43,7 +43,7 @@ fn names(plan: &LaunchPlan) -> Vec<&'static str> {
 }
 
 fn route_of(case: &Case) -> Route {
-    let Facts::Sdpa(f) = case.facts();
+    let f = case.sdpa();
     rules::choose(sm120(), &f, &Knobs::NONE, &target(120)).expect("an accepted graph").route
 }
 
@@ -166,7 +166,7 @@ fn route_rule_of_facts_6_3() {
 
 #[test]
 fn an_explicit_query_tile_that_does_not_divide_the_dq_tile_takes_turns() {
-    let Facts::Sdpa(f) = Case { deterministic: true, d_qk: 256, d_v: 256, ..Case::default() }.facts();
+    let f = Case { deterministic: true, d_qk: 256, d_v: 256, ..Case::default() }.sdpa();
     let c = config::resolve(256, 256, &Knobs::NONE, 232_448, Route::Atomic).expect("a configuration");
     assert_eq!(workspace::route(&f, &c, Some(32), 1 << 40), Route::TwoKernel);
     assert_eq!(workspace::route(&f, &c, Some(64), 1 << 40), Route::TwoKernel);
@@ -175,7 +175,7 @@ fn an_explicit_query_tile_that_does_not_divide_the_dq_tile_takes_turns() {
 
 #[test]
 fn a_two_kernel_workspace_beyond_the_device_takes_turns() {
-    let Facts::Sdpa(f) = Case { deterministic: true, ..Case::default() }.facts();
+    let f = Case { deterministic: true, ..Case::default() }.sdpa();
     let c = config::resolve(128, 128, &Knobs::NONE, 101_376, Route::Atomic).expect("a configuration");
     let need = 16_384 + 2_457_600;
     assert_eq!(workspace::route(&f, &c, None, need), Route::TwoKernel);
@@ -239,7 +239,7 @@ fn deterministic_reaches_the_kernel_report_66() {
     }
     // A row without the feature is out: take it away from the capabilities.
     let mut row = *sm120();
-    let crate::Caps::Sdpa(caps) = &mut row.caps;
+    let crate::Caps::Sdpa(caps) = &mut row.caps else { panic!("an attention row") };
     caps.features = caps.features.without(Feature::Deterministic);
     let facts = Case { deterministic: true, ..Case::default() }.facts();
     let d = super::mismatch(&row, &facts, &Knobs::NONE, &target(120)).expect("a decline");

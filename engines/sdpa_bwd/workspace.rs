@@ -153,7 +153,7 @@ fn compact_bshd(p: &crate::Port) -> bool {
 ///
 /// `None` for facts of another operation, head dims that no main kernel serves, or a total that leaves 64 bits.
 pub fn scratch_workspace_bytes(facts: &Facts, smem_optin: u32, total_memory: u64) -> Option<u64> {
-    let Facts::Sdpa(f) = facts;
+    let f = facts.expect_sdpa();
     let none = crate::Knobs::NONE;
     let c = super::config::resolve(f.d_qk, f.d_v, &none, smem_optin, Route::Atomic).ok()?;
     let mut plan = LaunchPlan::default();

@@ -59,7 +59,7 @@ impl Sizes {
 /// # Errors
 /// [`Decline`] for an output that overlaps itself and for a workspace beyond 64 bits.
 pub fn lower(facts: &Facts, _: &Knobs, _: &Target) -> Result<LaunchPlan, Decline> {
-    let Facts::Sdpa(f) = facts;
+    let f = facts.expect_sdpa();
     let p = &f.ports;
     checked(NAME, &[&p.o, &p.stats, &p.score_max, &p.score_sum_exp], plan(f))
 }
@@ -112,7 +112,7 @@ fn keys<'a>(port: &Port, table: &Option<Port>, lens: &Lengths, inputs: &Inputs<'
 /// # Errors
 /// [`HostError`] when lengths, offsets, block tables or buffers contradict the graph; outputs are untouched then.
 pub fn run(facts: &Facts, _: &Knobs, buffers: &mut HostBuffers<'_>) -> Result<(), HostError> {
-    let Facts::Sdpa(f) = facts;
+    let f = facts.expect_sdpa();
     let (p, inputs) = (&f.ports, &buffers.inputs);
     let lens = Lengths::resolve(f, inputs)?;
     let sink = p.sink.as_ref().map(|s| operand(s, Rows::Declared, &lens, inputs)).transpose()?;

@@ -24,7 +24,7 @@ const COMBINE_THREADS: i64 = 128;
 /// # Errors
 /// [`Decline`] where [`rules::decode`] refuses, and for a scale tensor.
 pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result<LaunchPlan, Decline> {
-    let Facts::Sdpa(f) = facts;
+    let f = facts.expect_sdpa();
     let c = rules::decode(row, f, knobs, target)?;
     let scale = scale(row, f)?;
     let splits = knobs.get(Knob::SplitKv).unwrap_or(1);

@@ -10,7 +10,7 @@ use crate::{Facts, Feature, Knob, Knobs, Mode, Row, SdpaFacts, Target};
 
 /// Plans of each eligible row, in row order, best first (facts §7.3): a base, then one axis changed at a time.
 pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mode) -> Vec<Candidate> {
-    let Facts::Sdpa(f) = facts;
+    let Facts::Sdpa(f) = facts else { return Vec::new() };
     ranking::rank(facts, target, rows, super::mismatch, |row| knob_sets(row, f, target, mode))
 }
 

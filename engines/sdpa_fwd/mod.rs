@@ -29,8 +29,7 @@ pub static FAMILY: Family =
     Family { name: "sdpa_fwd", base: 20500, rows: rows::ROWS, serves, mismatch, recommend: heuristics::recommend };
 
 fn serves(facts: &Facts) -> bool {
-    let Facts::Sdpa(f) = facts;
-    f.direction == Direction::Forward
+    matches!(facts, Facts::Sdpa(f) if f.direction == Direction::Forward)
 }
 
 fn mismatch(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option<Decline> {

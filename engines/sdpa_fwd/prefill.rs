@@ -44,7 +44,7 @@ pub fn section(f: &SdpaFacts, c: &Prefill, packed: bool, sched: i64, target: &Ta
 /// # Errors
 /// [`Decline`] where [`rules::prefill`] refuses, and for a scale tensor.
 pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result<LaunchPlan, Decline> {
-    let Facts::Sdpa(f) = facts;
+    let f = facts.expect_sdpa();
     let c = rules::prefill(row, f, knobs, target)?;
     let scale = scale(row, f)?;
     let packed = knobs.get(Knob::PackGqa) == Some(1);

@@ -14,13 +14,13 @@ pub const DECODE_MAX_ROWS: i64 = 128;
 
 /// `extra` hook of the prefill row.
 pub fn prefill_extra(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option<Decline> {
-    let Facts::Sdpa(f) = facts;
+    let f = facts.expect_sdpa();
     prefill(row, f, knobs, target).err()
 }
 
 /// `extra` hook of the decode row.
 pub fn decode_extra(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option<Decline> {
-    let Facts::Sdpa(f) = facts;
+    let f = facts.expect_sdpa();
     decode(row, f, knobs, target).err()
 }
 

@@ -191,7 +191,7 @@ fn pages_cover_the_keys() {
         (Arg::I64(63), Arg::I64(1), Arg::I32(16))
     );
     assert_eq!(declined(prefill_row(), &paged(63, 16), &Knobs::NONE), Code::Feature);
-    let Facts::Sdpa(mut f) = paged(63, 16);
+    let Facts::Sdpa(mut f) = paged(63, 16) else { panic!("attention") };
     f.ports.page_table_v = None;
     assert_eq!(declined(decode_row(), &Facts::Sdpa(f.clone()), &Knobs::NONE), Code::Lengths, "K alone");
     f.ports.page_table_v = f.ports.page_table_k.clone();

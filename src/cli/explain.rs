@@ -3,9 +3,9 @@
 use super::choose::ChoiceArgs;
 use super::load::GraphArgs;
 use super::report::{Exit, Report};
-use super::{plans, text, Style};
+use super::{grouped, plans, text, Style};
 use frostgraph::engines::sdpa::{Scale, StatsPacking};
-use frostgraph::engines::{Facts, Maturity, Port, SdpaFacts, Step, MANIFEST};
+use frostgraph::engines::{DType, Facts, Maturity, Port, Ragged, SdpaFacts, Step, Uid, MANIFEST};
 use frostgraph::plan::{Built, NodePlans, Plan};
 use frostgraph::Result;
 use serde_json::{json, Value};
@@ -138,21 +138,71 @@ fn operands(f: &SdpaFacts) -> Vec<(&'static str, &Port)> {
     .collect()
 }
 
+/// One operand of any operation, for the table and the JSON.
+struct OperandLine<'a> {
+    port: &'static str,
+    uid: Uid,
+    name: &'a str,
+    dtype: DType,
+    dim: &'a [i64],
+    stride: &'a [i64],
+    ragged: Option<Ragged>,
+    is_virtual: bool,
+}
+
+fn facts_of(facts: &Facts) -> Vec<(&'static str, String)> {
+    match facts {
+        Facts::Sdpa(f) => facts_list(f),
+        Facts::GroupedGemm(f) => grouped::facts_list(f),
+    }
+}
+
+fn operands_of(facts: &Facts) -> Vec<OperandLine<'_>> {
+    match facts {
+        Facts::Sdpa(f) => operands(f)
+            .into_iter()
+            .map(|(port, p)| OperandLine {
+                port,
+                uid: p.uid,
+                name: &p.name,
+                dtype: p.dtype,
+                dim: &p.dim,
+                stride: &p.stride,
+                ragged: p.ragged,
+                is_virtual: p.is_virtual,
+            })
+            .collect(),
+        Facts::GroupedGemm(f) => f
+            .ports
+            .all()
+            .map(|(port, p, _)| OperandLine {
+                port,
+                uid: p.uid,
+                name: &p.name,
+                dtype: p.dtype,
+                dim: &p.dim,
+                stride: &p.stride,
+                ragged: None,
+                is_virtual: p.is_virtual,
+            })
+            .collect(),
+    }
+}
+
 fn facts_text(out: &mut String, facts: &Facts, style: Style) {
-    let Facts::Sdpa(f) = facts;
     out.push_str("  facts\n");
-    for (name, value) in facts_list(f) {
+    for (name, value) in facts_of(facts) {
         text::wrap(out, &value, &format!("    {name:<9} "), "              ", style.width);
     }
     out.push_str("  operands\n");
     let list = |v: &[i64]| v.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
-    let rows: Vec<Vec<String>> = operands(f)
+    let rows: Vec<Vec<String>> = operands_of(facts)
         .into_iter()
-        .map(|(name, p)| {
+        .map(|p| {
             let ragged = p.ragged.map_or(String::new(), |r| format!("ragged by {} x{}", r.uid, r.multiplier));
             let place = if p.is_virtual { "virtual" } else { "" };
             let note = [ragged.as_str(), place].into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>().join(", ");
-            vec![name.into(), p.uid.to_string(), p.dtype.short().into(), list(&p.dim), list(&p.stride), note]
+            vec![p.port.into(), p.uid.to_string(), p.dtype.short().into(), list(p.dim), list(p.stride), note]
         })
         .collect();
     text::table(out, "    ", &["port", "uid", "type", "extents", "strides", ""], &rows);
@@ -206,15 +256,14 @@ fn launch_text(out: &mut String, plan: &Plan, style: Style) -> Result<()> {
 }
 
 fn node_json(built: &Built, n: &NodePlans) -> Value {
-    let Facts::Sdpa(f) = n.facts();
     let mut v = plans::node_json(built, n);
-    let facts: serde_json::Map<String, Value> = facts_list(f).into_iter().map(|(k, v)| (k.to_string(), v.into())).collect();
+    let facts: serde_json::Map<String, Value> = facts_of(n.facts()).into_iter().map(|(k, v)| (k.to_string(), v.into())).collect();
     v["facts"] = facts.into();
-    v["operands"] = operands(f)
+    v["operands"] = operands_of(n.facts())
         .into_iter()
-        .map(|(port, p)| {
+        .map(|p| {
             json!({
-                "port": port, "uid": p.uid, "name": p.name, "type": p.dtype.short(), "extents": p.dim, "strides": p.stride,
+                "port": p.port, "uid": p.uid, "name": p.name, "type": p.dtype.short(), "extents": p.dim, "strides": p.stride,
                 "ragged_offset": p.ragged.map(|r| r.uid), "virtual": p.is_virtual,
             })
         })

@@ -14,7 +14,11 @@ pub fn of_graph(graph: &FrozenGraph, inputs: &HostTensors) -> f64 {
 }
 
 fn of_node(facts: &Facts, inputs: &BTreeMap<Uid, &[u8]>) -> f64 {
-    let Facts::Sdpa(f) = facts;
+    let f = match facts {
+        Facts::Sdpa(f) => f,
+        // Rows past the last expert count as well: which those are is device data.
+        Facts::GroupedGemm(f) => return 2.0 * f.m as f64 * f.n as f64 * f.k as f64,
+    };
     let Ok(lens) = Lengths::resolve(f, inputs) else { return 0.0 };
     let pairs: f64 = lens
         .q

@@ -5,6 +5,7 @@ mod bundle;
 mod choose;
 mod explain;
 mod flops;
+mod grouped;
 mod load;
 mod matrix;
 mod plans;

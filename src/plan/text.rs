@@ -8,12 +8,16 @@ use std::fmt::Write;
 
 /// Geometry, element type and features on one line, for messages.
 pub(super) fn summary(facts: &Facts) -> String {
-    let Facts::Sdpa(f) = facts;
-    let mut s = format!(
-        "{} B={} H_q={} H_kv={} S_q={} S_kv={} d_qk={} d_v={}",
-        f.dtype, f.b, f.h_q, f.h_kv, f.s_q, f.s_kv, f.d_qk, f.d_v
-    );
-    let features: Vec<&str> = f.features.iter().map(|x| x.label()).collect();
+    let mut s = match facts {
+        Facts::Sdpa(f) => format!(
+            "{} B={} H_q={} H_kv={} S_q={} S_kv={} d_qk={} d_v={}",
+            f.dtype, f.b, f.h_q, f.h_kv, f.s_q, f.s_kv, f.d_qk, f.d_v
+        ),
+        Facts::GroupedGemm(f) => {
+            format!("{} scales {}/{} C {} D {} M={} N={} K={} L={}", f.ab, f.sf, f.sf_vec, f.c, f.d, f.m, f.n, f.k, f.experts)
+        }
+    };
+    let features: Vec<&str> = facts.features().iter().map(|x| x.label()).collect();
     if !features.is_empty() {
         let _ = write!(s, "; {}", features.join(", "));
     }

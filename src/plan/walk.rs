@@ -4,7 +4,7 @@ use super::built::Inner;
 use super::layout::{Lowered, LoweredNode};
 use super::{Built, PlanRecord, Ranked};
 use crate::{Device, Error, ErrorCode, Result};
-use frostgraph_engines::{Arch, Caps, Decline, DeclineCode, Facts, Feature, KernelSpec, Step};
+use frostgraph_engines::{Arch, Decline, DeclineCode, Feature, KernelSpec, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
@@ -86,10 +86,9 @@ impl Plan {
     /// Whether equal inputs give equal bits in every run: every node runs on the host, whose engines reduce in a fixed order, or was
     /// asked to be deterministic, which rows that cannot be decline (field report 66: a flag is wired or refused).
     pub fn is_deterministic(&self) -> bool {
-        self.entries().zip(&self.built.nodes).all(|(entry, n)| {
-            let (Facts::Sdpa(facts), Caps::Sdpa(caps)) = (&*n.facts, entry.row.caps);
-            caps.arch == Arch::Cpu || facts.features.has(Feature::Deterministic)
-        })
+        self.entries()
+            .zip(&self.built.nodes)
+            .all(|(entry, n)| entry.row.caps.arch() == Arch::Cpu || n.facts.features().has(Feature::Deterministic))
     }
 
     /// The launches of every node with the workspace laid out; computed once.

@@ -82,7 +82,7 @@ pub fn expected(graph: &FrozenGraph, inputs: &HostTensors) -> Result<Vec<Expecta
     let mut store = inputs.clone();
     let mut all = Vec::new();
     for &n in graph.order() {
-        let Facts::Sdpa(facts) = analyze(graph, n);
+        let Facts::Sdpa(facts) = analyze(graph, n) else { continue };
         for e in of_node(graph, n, *facts, &store)? {
             let id = graph.nodes()[n].outputs[&e.port];
             let mut buffer = HostTensor::zeroed(size::tensor_bytes(graph, id, &store.view())?)?;

@@ -52,8 +52,9 @@ fn facts(graph: &FrozenGraph) -> Result<Vec<(usize, Facts)>> {
 
 fn refs(all: &[(usize, Facts)]) -> Vec<(usize, &SdpaFacts)> {
     all.iter()
-        .map(|(n, f)| match f {
-            Facts::Sdpa(f) => (*n, f.as_ref()),
+        .filter_map(|(n, f)| match f {
+            Facts::Sdpa(f) => Some((*n, f.as_ref())),
+            Facts::GroupedGemm(_) => None,
         })
         .collect()
 }

@@ -27,8 +27,7 @@ pub fn today() -> String {
 
 /// Features of a case as the analyzer names them; `plain` when there are none.
 pub fn features(facts: &Facts) -> Vec<String> {
-    let Facts::Sdpa(f) = facts;
-    let labels: Vec<String> = f.features.iter().map(|x| x.label().to_owned()).collect();
+    let labels: Vec<String> = facts.features().iter().map(|x| x.label().to_owned()).collect();
     if labels.is_empty() {
         vec!["plain".into()]
     } else {

@@ -38,8 +38,7 @@ pub fn host(e: HostError) -> Error {
 }
 
 pub fn facts_of(facts: &Facts) -> &SdpaFacts {
-    let Facts::Sdpa(f) = facts;
-    f
+    facts.expect_sdpa()
 }
 
 pub fn ints(values: &[i64], wide: bool) -> Vec<u8> {

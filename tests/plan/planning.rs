@@ -2,7 +2,7 @@
 
 use crate::support::catalogue::{all, forward_backward};
 use crate::support::{backward, forward, Shape, SMALL};
-use frostgraph::engines::{row_by_name, Arch, Caps, Facts, Knob, Knobs, Mode, MANIFEST};
+use frostgraph::engines::{row_by_name, Arch, Caps, Knob, Knobs, Mode, MANIFEST};
 use frostgraph::plan::{BuildOptions, Built, PlanRecord};
 use frostgraph::{Device, ErrorCode};
 
@@ -126,8 +126,8 @@ fn switched_off_engines_are_listed_as_such_and_cannot_be_pinned() {
 #[test]
 fn opt_in_rows_are_offered_only_on_request() {
     for row in MANIFEST.iter().flat_map(|f| f.rows).filter(|r| r.maturity == frostgraph::engines::Maturity::OptIn) {
-        let Caps::Sdpa(caps) = row.caps;
-        let device = match caps.arch {
+        let Caps::Sdpa(_) = row.caps else { continue };
+        let device = match row.caps.arch() {
             Arch::Cpu => "cpu".to_owned(),
             Arch::Sm { hi, .. } => [80, 90, 100, 120].iter().rev().find(|a| **a <= hi).map(|a| format!("sm_{a}")).unwrap(),
         };
@@ -203,10 +203,7 @@ fn deterministic_graphs_have_deterministic_plans_field_report_66() {
         for device in ["cpu", "sm_90", "sm_120"] {
             let options = BuildOptions { allow_empty: true, ..BuildOptions::all_engines() };
             let Ok(b) = g.build_with(&Device::describe(device).unwrap(), &options) else { continue };
-            let asked = b.nodes().iter().all(|n| {
-                let Facts::Sdpa(f) = n.facts();
-                f.features.has(frostgraph::engines::Feature::Deterministic)
-            });
+            let asked = b.nodes().iter().all(|n| n.facts().features().has(frostgraph::engines::Feature::Deterministic));
             for p in b.plans() {
                 assert!(!asked || p.is_deterministic(), "{name} on {device}: {p}");
                 assert!(
@@ -313,8 +310,7 @@ fn deterministic_is_wired_for_every_kind_of_graph_field_report_66() {
                 let yes_no = if deterministic { "deterministic yes" } else { "deterministic no" };
                 assert!(p.launch_text().unwrap().contains(yes_no), "{name}: {p}");
             }
-            let Facts::Sdpa(f) = b.nodes()[0].facts();
-            assert_eq!(f.features.has(Feature::Deterministic), deterministic, "{name}");
+            assert_eq!(b.nodes()[0].facts().features().has(Feature::Deterministic), deterministic, "{name}");
         }
     }
 }

@@ -734,7 +734,7 @@ impl Case {
 
 /// The plan of the CPU row that serves these facts.
 pub fn plan(facts: &Facts) -> LaunchPlan {
-    let Facts::Sdpa(f) = facts;
+    let f = facts.expect_sdpa();
     let lower = match f.direction {
         Direction::Forward => frostgraph_engines::sdpa_fwd::cpu::lower,
         Direction::Backward => frostgraph_engines::sdpa_bwd::cpu::lower,

@@ -82,6 +82,17 @@ fn uses(f: Feature, asked: &Asked) -> bool {
         Feature::UnequalHeadDims => facts.d_qk != facts.d_v,
         Feature::StridedHeadDim => main(facts).any(|p| p.dim[3] > 1 && p.stride[3] != 1),
         Feature::BroadcastInput => read(facts).any(broadcast),
+        Feature::OutputScales
+        | Feature::DiscreteColSfd
+        | Feature::Amax
+        | Feature::DSrelu
+        | Feature::TanhClamp
+        | Feature::PreactivationC
+        | Feature::PooledWeights
+        | Feature::WeightAddresses
+        | Feature::NMajorB
+        | Feature::F64Accumulate
+        | Feature::StatusWord => false,
     }
 }
 

@@ -14,7 +14,7 @@ const DQK: i64 = 32;
 const DV: i64 = 16;
 
 fn reason(f: &FrozenGraph) -> Option<String> {
-    let Facts::Sdpa(f) = analyze(f, 0);
+    let Facts::Sdpa(f) = analyze(f, 0) else { panic!("attention") };
     f.invalid
 }
 
