@@ -1,8 +1,9 @@
-"""Times the peers' attention backward on one GPU: PyTorch's flash backend (FlashAttention-2) and its cuDNN backend.
+"""Times the peers' attention on one GPU: PyTorch's flash backend (FlashAttention-2), its cuDNN backend, its memory-efficient backend.
 
-Reads a list of cases as JSON on stdin ([{"name", "b", "h_q", "h_kv", "s", "d_qk", "d_v", "causal", "window"}, ..]) and writes one JSON object a
-line: {"case", "peer", "bwd_ms"} or {"case", "peer", "error"}, and one {"ceiling": name, "tflops"} line first. `gpu_sdpa --peers` runs it.
-Times are medians over CUDA events with the L2 cache overwritten before each run. A window is measured only by peers that have one.
+`peers_sdpa.py fwd|bwd` reads a list of cases as JSON on stdin ([{"name", "b", "h_q", "h_kv", "s", "s_kv" (absent: s), "d_qk", "d_v", "causal",
+"window"}, ..]) and writes one JSON object a line: {"case", "peer", "fwd_ms" or "bwd_ms"} or {"case", "peer", "error"}, and lines about the
+machine ({"versions"}, {"ceiling": name, "tflops"}) first. `gpu_sdpa --peers` runs it. Times are medians over CUDA events with the L2 cache
+overwritten before each run. A window is measured only by peers that have one. With fewer queries than keys "causal" is from the bottom right.
 """
 import json
 import statistics
@@ -11,9 +12,11 @@ import sys
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 
 DEVICE = "cuda"
-PEERS = (("fa2", SDPBackend.FLASH_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION))
+BACKWARD = (("fa2", SDPBackend.FLASH_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION))
+FORWARD = (*BACKWARD, ("efficient", SDPBackend.EFFICIENT_ATTENTION))
 
 
 def emit(**fields):
@@ -45,31 +48,45 @@ def ceiling():
     emit(ceiling="bf16 matmul 8192", tflops=2 * n**3 / median_ms(lambda: a @ b) / 1e9)
 
 
-def operand(case, heads, dim, grad=True):
-    shape = (case["b"], case["s"], heads, dim)
+def operand(case, heads, length, dim, grad):
+    shape = (case["b"], length, heads, dim)
     return torch.randn(shape, device=DEVICE, dtype=torch.bfloat16).transpose(1, 2).requires_grad_(grad)
 
 
-def measure(case):
-    q = operand(case, case["h_q"], case["d_qk"])
-    k = operand(case, case["h_kv"], case["d_qk"])
-    v = operand(case, case["h_kv"], case["d_v"])
-    d_o = operand(case, case["h_q"], case["d_v"], grad=False)
-    for name, backend in PEERS:
+def call(case, q, k, v):
+    grouped = case["h_q"] != case["h_kv"]
+    if case["causal"] and q.shape[2] != k.shape[2]:
+        mask = causal_lower_right(q.shape[2], k.shape[2])
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=case["causal"], enable_gqa=grouped)
+
+
+def measure(case, direction):
+    backward = direction == "bwd"
+    length = case.get("s_kv") or case["s"]
+    q = operand(case, case["h_q"], case["s"], case["d_qk"], backward)
+    k = operand(case, case["h_kv"], length, case["d_qk"], backward)
+    v = operand(case, case["h_kv"], length, case["d_v"], backward)
+    d_o = operand(case, case["h_q"], case["s"], case["d_v"], False) if backward else None
+    for name, backend in BACKWARD if backward else FORWARD:
         try:
             if case.get("window") is not None:
                 raise RuntimeError("no sliding window through this interface")
             with sdpa_kernel(backend):
-                o = F.scaled_dot_product_attention(q, k, v, is_causal=case["causal"], enable_gqa=case["h_q"] != case["h_kv"])
-                ms = median_ms(lambda: torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True))
-            emit(case=case["name"], peer=name, bwd_ms=ms)
+                if backward:
+                    o = call(case, q, k, v)
+                    ms = median_ms(lambda: torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True))
+                else:
+                    with torch.no_grad():
+                        ms = median_ms(lambda: call(case, q, k, v), 80.0)
+            emit(case=case["name"], peer=name, **{f"{direction}_ms": ms})
         except Exception as error:  # a peer that does not serve a case is a result
             emit(case=case["name"], peer=name, error=str(error).splitlines()[0][:160])
-        torch.cuda.empty_cache()
+    torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":
     emit(versions=f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
     ceiling()
     for item in json.load(sys.stdin):
-        measure(item)
+        measure(item, sys.argv[1])

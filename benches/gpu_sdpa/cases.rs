@@ -1,10 +1,11 @@
 //! The cases of the peers' table, as graphs.
 
-use frostgraph::graph::{AttnScale, Graph, GraphOptions, Mask, SdpaBackward, Tensor, TensorId};
+use frostgraph::exec::Operand;
+use frostgraph::graph::{AttnScale, Graph, GraphOptions, Mask, Sdpa, SdpaBackward, Tensor, TensorId};
 use frostgraph::{DType, Result};
 use serde_json::{json, Value};
 
-/// One backward at full size, bf16, memory order B, S, H, D.
+/// One attention at full size, bf16, memory order B, S, H, D.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
     pub b: i64,
@@ -57,44 +58,83 @@ impl Case {
         })
     }
 
-    /// Multiply-adds times two of the five products: half of them under a causal mask, the exact band under a window.
-    pub fn flops(&self) -> f64 {
-        let s = self.s as f64;
-        let share = match (self.causal, self.window) {
-            (_, Some(w)) => 1.0 - (1.0 - w as f64 / s).powi(2),
+    /// The share of all pairs of query and key that is kept: half of them under a causal mask, the exact band under a window.
+    fn share(&self) -> f64 {
+        match (self.causal, self.window) {
+            (_, Some(w)) => 1.0 - (1.0 - w as f64 / self.s as f64).powi(2),
             (true, None) => 0.5,
             (false, None) => 1.0,
-        };
-        2.0 * (self.b * self.h_q) as f64 * s * s * (3 * self.d_qk + 2 * self.d_v) as f64 * share
+        }
     }
 
-    pub fn graph(&self, deterministic: bool) -> Result<Graph> {
+    fn pairs(&self) -> f64 {
+        (self.b * self.h_q) as f64 * (self.s * self.s) as f64 * self.share()
+    }
+
+    /// Multiply-adds times two of the five products.
+    pub fn backward_flops(&self) -> f64 {
+        2.0 * self.pairs() * (3 * self.d_qk + 2 * self.d_v) as f64
+    }
+
+    /// Multiply-adds times two of the two products.
+    pub fn forward_flops(&self) -> f64 {
+        2.0 * self.pairs() * (self.d_qk + self.d_v) as f64
+    }
+
+    fn mask(&self) -> Mask {
+        let mask = if self.causal { Mask::causal() } else { Mask::none() };
+        self.window.map_or(mask.clone(), |w| mask.window(w))
+    }
+
+    fn scale(&self) -> Option<AttnScale> {
+        Some(AttnScale::Value((self.d_qk as f32).sqrt().recip()))
+    }
+
+    fn operand(&self, g: &mut Graph, name: &str, h: i64, d: i64) -> TensorId {
+        g.tensor(Tensor::new(name, [self.b, h, self.s, d]).strides([self.s * h * d, d, h * d, 1]))
+    }
+
+    pub fn backward(&self, deterministic: bool) -> Result<Graph> {
         let mut g = Graph::new(GraphOptions { io: DType::BF16, ..GraphOptions::default() });
-        let operand = |g: &mut Graph, name: &str, h: i64, d: i64| -> TensorId {
-            g.tensor(Tensor::new(name, [self.b, h, self.s, d]).strides([self.s * h * d, d, h * d, 1]))
-        };
-        let q = operand(&mut g, "Q", self.h_q, self.d_qk);
-        let k = operand(&mut g, "K", self.h_kv, self.d_qk);
-        let v = operand(&mut g, "V", self.h_kv, self.d_v);
-        let o = operand(&mut g, "O", self.h_q, self.d_v);
-        let d_o = operand(&mut g, "dO", self.h_q, self.d_v);
+        let q = self.operand(&mut g, "Q", self.h_q, self.d_qk);
+        let k = self.operand(&mut g, "K", self.h_kv, self.d_qk);
+        let v = self.operand(&mut g, "V", self.h_kv, self.d_v);
+        let o = self.operand(&mut g, "O", self.h_q, self.d_v);
+        let d_o = self.operand(&mut g, "dO", self.h_q, self.d_v);
         let stats = g.tensor(Tensor::new("Stats", [self.b, self.h_q, self.s, 1]).dtype(DType::F32));
-        let mut mask = if self.causal { Mask::causal() } else { Mask::none() };
-        if let Some(w) = self.window {
-            mask = mask.window(w);
-        }
-        let attn_scale = Some(AttnScale::Value((self.d_qk as f32).sqrt().recip()));
-        let grads =
-            g.sdpa_backward(q, k, v, o, d_o, stats, SdpaBackward { mask, attn_scale, deterministic, ..Default::default() })?;
+        let options = SdpaBackward { mask: self.mask(), attn_scale: self.scale(), deterministic, ..Default::default() };
+        let grads = g.sdpa_backward(q, k, v, o, d_o, stats, options)?;
         for id in [grads.dq, grads.dk, grads.dv] {
             g.output(id)?;
         }
         Ok(g)
     }
 
-    /// Keys that query row `i` keeps.
-    pub fn kept(&self, i: i64) -> i64 {
-        let all = if self.causal { i + 1 } else { self.s };
-        self.window.map_or(all, |w| all.min(w))
+    /// With Stats, as training asks for it.
+    pub fn forward(&self) -> Result<Graph> {
+        let mut g = Graph::new(GraphOptions { io: DType::BF16, ..GraphOptions::default() });
+        let q = self.operand(&mut g, "Q", self.h_q, self.d_qk);
+        let k = self.operand(&mut g, "K", self.h_kv, self.d_qk);
+        let v = self.operand(&mut g, "V", self.h_kv, self.d_v);
+        let options = Sdpa { mask: self.mask(), attn_scale: self.scale(), generate_stats: Some(true), ..Default::default() };
+        let out = g.sdpa(q, k, v, options)?;
+        let o = g.get_mut(out.o)?;
+        (o.dim, o.stride) =
+            (vec![self.b, self.h_q, self.s, self.d_v], vec![self.s * self.h_q * self.d_v, self.d_v, self.h_q * self.d_v, 1]);
+        for id in [Some(out.o), out.stats].into_iter().flatten() {
+            g.output(id)?;
+        }
+        Ok(g)
+    }
+
+    /// Stats as random scores would have them: ln of the kept keys plus half the variance of the scores, which is one.
+    pub fn stats(&self, operand: &Operand) -> Option<Vec<u8>> {
+        (operand.name == "Stats" && !operand.written).then(|| {
+            let kept = |i: i64| {
+                let all = if self.causal { i + 1 } else { self.s };
+                self.window.map_or(all, |w| all.min(w)) as f32
+            };
+            (0..self.s).flat_map(|i| (kept(i).ln() + 0.5).to_ne_bytes()).collect()
+        })
     }
 }

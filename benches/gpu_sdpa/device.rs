@@ -1,8 +1,7 @@
 //! Buffers with plausible data, and event timing.
 
-use crate::cases::Case;
-use frostgraph::exec::{Bindings, Executable, Stream, Workspace};
-use frostgraph::runtime::{CudaDevice, CudaEvent, CudaStream, DeviceBuffer};
+use frostgraph::exec::{Bindings, Executable, Operand, Stream, Workspace};
+use frostgraph::runtime::{CudaDevice, CudaEvent, CudaStream, DeviceBuffer, DeviceRange};
 use frostgraph::{DType, Result};
 
 pub struct Gpu {
@@ -19,15 +18,15 @@ impl Gpu {
         Ok(Gpu { device, stream, flush })
     }
 
-    /// Median milliseconds of `work`, the L2 cache overwritten before each run.
-    pub fn median_ms(&self, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
+    /// Median milliseconds of `work`, the L2 cache overwritten before each run: until `budget_ms` of them are spent or 100 runs done.
+    pub fn median_ms(&self, budget_ms: f64, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
         for _ in 0..3 {
             work()?;
         }
         self.stream.synchronize()?;
         let (start, stop) = (CudaEvent::new(&self.device)?, CudaEvent::new(&self.device)?);
         let mut times: Vec<f64> = Vec::new();
-        while (times.iter().sum::<f64>() < 150.0 || times.len() < 5) && times.len() < 100 {
+        while (times.iter().sum::<f64>() < budget_ms || times.len() < 5) && times.len() < 100 {
             self.flush.fill(&self.stream, 0, self.flush.bytes(), times.len() as u8)?;
             start.record(&self.stream)?;
             work()?;
@@ -38,11 +37,19 @@ impl Gpu {
         times.sort_by(f64::total_cmp);
         Ok(times[times.len() / 2])
     }
+
+    /// Bytes a second that a large device copy reads and writes together.
+    pub fn copy_bandwidth(&self) -> Result<f64> {
+        const BYTES: u64 = 2 << 30;
+        let (from, to) = (DeviceBuffer::new(&self.device, BYTES)?, DeviceBuffer::new(&self.device, BYTES)?);
+        let ms = self.median_ms(60.0, || to.copy(&self.stream, 0, from.range()))?;
+        Ok(2.0 * BYTES as f64 / ms * 1e3)
+    }
 }
 
-/// What one executable needs, on the device.
+/// What executables of one graph need, on the device.
 pub struct Buffers {
-    tensors: Vec<(i64, DeviceBuffer)>,
+    tensors: Vec<(i64, String, DeviceBuffer)>,
     workspace: DeviceBuffer,
 }
 
@@ -56,51 +63,62 @@ fn normals(n: usize, seed: u64) -> Vec<u8> {
     (0..n).flat_map(|_| half::bf16::from_f64(normal()).to_ne_bytes()).collect()
 }
 
+/// Fills a buffer with copies of `block`.
+fn repeat(gpu: &Gpu, buffer: &DeviceBuffer, block: &[u8]) -> Result<()> {
+    let mut done = buffer.bytes().min(block.len() as u64);
+    buffer.write(0, &block[..done as usize])?;
+    while done < buffer.bytes() {
+        let take = done.min(buffer.bytes() - done);
+        buffer.copy(&gpu.stream, done, DeviceRange { bytes: take, ..buffer.range() })?;
+        done += take;
+    }
+    gpu.stream.synchronize()
+}
+
 impl Buffers {
-    /// Random bf16 operands (one random megabyte, repeated), Stats as random scores would have them, outputs and workspace untouched.
-    pub fn new(gpu: &Gpu, case: &Case, exe: &Executable, stats: &str) -> Result<Buffers> {
+    /// Random bf16 inputs (one random megabyte, repeated); what `given` says for others; outputs and workspace untouched.
+    pub fn new(gpu: &Gpu, exe: &Executable, workspace: u64, given: impl Fn(&Operand) -> Option<Vec<u8>>) -> Result<Buffers> {
         let mut tensors = Vec::new();
         for (n, operand) in exe.operands().iter().enumerate() {
             let buffer = DeviceBuffer::new(&gpu.device, operand.bytes)?;
-            if operand.name == stats {
-                // ln of the kept keys plus half the variance of the scores, which is one.
-                let row: Vec<f32> = (0..case.s).map(|i| (case.kept(i) as f32).ln() + 0.5).collect();
-                let bytes: &[u8] = bytemuck::cast_slice(&row);
-                for i in 0..operand.bytes / bytes.len() as u64 {
-                    buffer.write(i * bytes.len() as u64, bytes)?;
-                }
+            if let Some(block) = given(operand) {
+                repeat(gpu, &buffer, &block)?;
             } else if !operand.written && operand.dtype == DType::BF16 {
-                let block = normals(1 << 19, n as u64 + 1);
-                let mut at = 0;
-                while at < operand.bytes {
-                    let take = (operand.bytes - at).min(block.len() as u64);
-                    buffer.write(at, &block[..take as usize])?;
-                    at += take;
-                }
+                repeat(gpu, &buffer, &normals(1 << 19, n as u64 + 1))?;
             }
-            tensors.push((operand.uid, buffer));
+            tensors.push((operand.uid, operand.name.clone(), buffer));
         }
-        Ok(Buffers { tensors, workspace: DeviceBuffer::new(&gpu.device, exe.workspace_bytes())? })
+        Ok(Buffers { tensors, workspace: DeviceBuffer::new(&gpu.device, workspace)? })
     }
 
     pub fn bindings(&self) -> Bindings<'static> {
         let mut b = Bindings::new();
-        for (uid, buffer) in &self.tensors {
+        for (uid, _, buffer) in &self.tensors {
             b.device(*uid, buffer.range().address, buffer.bytes());
         }
         b
     }
 
-    pub fn range(&self, uid: i64) -> Option<frostgraph::runtime::DeviceRange> {
-        self.tensors.iter().find(|(u, _)| *u == uid).map(|(_, b)| b.range())
+    pub fn range(&self, uid: i64) -> Option<DeviceRange> {
+        self.tensors.iter().find(|(u, ..)| *u == uid).map(|(.., b)| b.range())
     }
 
-    pub fn scratch(&self) -> frostgraph::runtime::DeviceRange {
+    pub fn named(&self, name: &str) -> Option<&DeviceBuffer> {
+        self.tensors.iter().find(|(_, n, _)| n == name).map(|(.., b)| b)
+    }
+
+    pub fn scratch(&self) -> DeviceRange {
         self.workspace.range()
     }
 
     pub fn workspace(&self) -> Workspace<'static> {
         Workspace::device(self.workspace.range().address, self.workspace.bytes())
+    }
+
+    /// Median milliseconds of one execution.
+    pub fn time(&self, gpu: &Gpu, exe: &Executable, budget_ms: f64) -> Result<f64> {
+        let (mut bindings, mut workspace, s) = (self.bindings(), self.workspace(), stream(gpu));
+        gpu.median_ms(budget_ms, || exe.execute(&s, &mut bindings, &mut workspace))
     }
 }
 

@@ -1,20 +1,20 @@
 //! What the host pays: `execute` beside bare launches, graph launches, a cold compilation, a warm start from the disk cache.
 
+use crate::backward::plan_of;
 use crate::cases::Case;
 use crate::device::{stream, Buffers, Gpu};
-use frostgraph::plan::BuildOptions;
+use frostgraph::exec::Executable;
 use frostgraph::runtime::{CubinCache, CudaDevice, Nvrtc, Program};
 use frostgraph::{Device, Error, ErrorCode, Result};
 use serde_json::{json, Value};
 use std::time::Instant;
 
-const ENGINE: &str = "sdpa_bwd_sm120";
 /// Launches in flight before the queue is drained: few enough that the driver's queue never fills.
 const BATCH: usize = 100;
 const ROUNDS: usize = 40;
 
-/// Three launches whose device time is far below their host time.
-const SMALL: Case = Case { b: 1, h_q: 1, h_kv: 1, s: 64, d_qk: 64, d_v: 64, causal: false, window: None };
+/// Launches whose device time is far below their host time: three of the backward, one of the forward.
+pub const SMALL: Case = Case { b: 1, h_q: 1, h_kv: 1, s: 64, d_qk: 64, d_v: 64, causal: false, window: None };
 
 fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
@@ -34,16 +34,8 @@ fn us(gpu: &Gpu, mut batch: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(median(times))
 }
 
-pub fn plan_of(case: &Case, deterministic: bool, device: &Device) -> Result<frostgraph::plan::Plan> {
-    let built = case.graph(deterministic)?.build_with(device, &BuildOptions::all_engines())?;
-    let plan = built.plans().find(|p| p.entries().all(|e| e.row.name == ENGINE));
-    plan.ok_or_else(|| Error::new(ErrorCode::NoPlan, case.name(), ENGINE))
-}
-
-/// Costs of the three-launch chain.
-pub fn launches(gpu: &Gpu, device: &Device) -> Result<Value> {
-    let exe = plan_of(&SMALL, false, device)?.compile()?;
-    let buffers = Buffers::new(gpu, &SMALL, &exe, "Stats")?;
+/// Costs of an executable whose device time is far below its host time.
+pub fn launches(gpu: &Gpu, exe: &Executable, buffers: &Buffers) -> Result<Value> {
     let (mut bindings, mut workspace, s) = (buffers.bindings(), buffers.workspace(), stream(gpu));
     let program = exe.program().ok_or_else(|| Error::new(ErrorCode::BadDevice, "a host plan", "a CUDA plan"))?;
     let lookup = |uid| buffers.range(uid);
@@ -67,27 +59,43 @@ pub fn launches(gpu: &Gpu, device: &Device) -> Result<Value> {
     }))
 }
 
-/// Seconds of a cold NVRTC compilation of each kernel of a plan.
-pub fn cold(device: &CudaDevice, planned: &Device) -> Result<Value> {
+/// For a child process: seconds of a cold NVRTC compilation of each kernel of a plan.
+pub fn cold_child() -> Result<()> {
+    let (device, planned) = (CudaDevice::open(0)?, Device::cuda(0)?);
     let cc = frostgraph::runtime::compile::compute_capability(&device.arch())?;
     let nvrtc = Nvrtc::get(cc)?;
     let mut out = Vec::new();
     for d in [64, 128, 256] {
         let case = Case { d_qk: d, d_v: d, causal: true, ..SMALL };
-        for spec in plan_of(&case, false, planned)?.kernels()? {
+        for spec in plan_of(&case, &planned)?.kernels()? {
             let start = Instant::now();
             CubinCache::new(None, 0).kernel(&nvrtc, &device.arch(), &spec)?;
             out.push(json!({ "d": d, "kernel": spec.entry, "seconds": start.elapsed().as_secs_f64() }));
         }
     }
-    Ok(Value::Array(out))
+    println!("{}", Value::Array(out));
+    Ok(())
+}
+
+/// The last line of this program run again with these words and variables.
+fn child(words: &[&str], variables: &[(&str, &str)]) -> Result<Value> {
+    let fail = |what: String| Error::new(ErrorCode::CheckFailed, what, "a child process that reports a result");
+    let exe = std::env::current_exe().map_err(|e| fail(e.to_string()))?;
+    let mut command = std::process::Command::new(exe);
+    let out = command.args(words).envs(variables.iter().copied()).output().map_err(|e| fail(e.to_string()))?;
+    serde_json::from_slice(&out.stdout).map_err(|e| fail(format!("{e}: {}", String::from_utf8_lossy(&out.stderr))))
+}
+
+/// Runs [`cold_child`] without the cache that NVRTC keeps of its own, in the driver's: with it a kernel takes a tenth of the time.
+pub fn cold() -> Result<Value> {
+    child(&["cold-child"], &[("CUDA_CACHE_DISABLE", "1")])
 }
 
 /// For a child process: milliseconds from an open device to a loaded program, everything in the disk cache.
 pub fn warm_child() -> Result<()> {
     let device = CudaDevice::open(0)?;
     let planned = Device::cuda(0)?;
-    let lowered = plan_of(&SMALL, false, &planned)?.lower()?;
+    let lowered = plan_of(&SMALL, &planned)?.lower()?;
     let plans: Vec<_> = lowered.nodes.iter().map(|n| &n.launches).collect();
     // The context exists; the first allocation would otherwise be charged to the load.
     drop(frostgraph::runtime::DeviceBuffer::new(&device, 1)?);
@@ -99,13 +107,11 @@ pub fn warm_child() -> Result<()> {
 
 /// Runs [`warm_child`] three times and takes the median.
 pub fn warm() -> Result<Value> {
-    let fail = |what: String| Error::new(ErrorCode::CheckFailed, what, "a child process that reports a time");
     let mut times = Vec::new();
     for _ in 0..4 {
-        let exe = std::env::current_exe().map_err(|e| fail(e.to_string()))?;
-        let out = std::process::Command::new(exe).arg("warm-child").output().map_err(|e| fail(e.to_string()))?;
-        let line: Value = serde_json::from_slice(&out.stdout).map_err(|e| fail(e.to_string()))?;
-        times.push(line["warm_start_ms"].as_f64().ok_or_else(|| fail(line.to_string()))?);
+        let line = child(&["warm-child"], &[])?;
+        let ms = line["warm_start_ms"].as_f64();
+        times.push(ms.ok_or_else(|| Error::new(ErrorCode::CheckFailed, line.to_string(), "a time"))?);
     }
     // The first child fills the cache.
     Ok(json!({ "median_ms": median(times[1..].to_vec()), "first_ms": times[0] }))

@@ -1,213 +1,148 @@
-//! The backward on a GPU beside its peers: event-timed, L2 overwritten before each run, peers in the same command.
+//! Attention on a GPU beside its peers: event-timed, L2 overwritten before each run, peers in the same command.
 //!
 //! ```text
-//! gpu_sdpa [--only SUBSTRING] [--peers benches/peers_sdpa.py] [--python python3] [--out DIR] [--host]
+//! gpu_sdpa [--suite sdpa_bwd|sdpa_fwd] [--only SUBSTRING] [--peers benches/peers_sdpa.py] [--python python3] [--out DIR] [--host]
+//!          [--sweep] [--bundle FILE]
 //! ```
-//! `--peers` runs the script with the same cases on the same device; `--out` writes DIR/<gpu>-sdpa_bwd.json; `--host` measures host costs
-//! alone. Without a GPU it says so and exits with 0.
+//! Without `--suite` the backward runs, then the forward. `--peers` runs the script with the same cases on the same device; `--out` writes
+//! DIR/<gpu>-<suite>.json; `--host` measures host costs alone; `--sweep` times the forward's other plans too; `--bundle` compiles the
+//! forward's kernels for an H200 into FILE and ends. Without a GPU it says so and exits with 0.
 
+mod backward;
 mod cases;
+mod decode;
 mod device;
+mod forward;
 mod host;
+mod peers;
+mod prefill;
 
-use cases::Case;
-use device::{stream, Buffers, Gpu};
-use frostgraph::engines::{row_by_name, Knob};
-use frostgraph::plan::{BuildOptions, Plan};
+use device::Gpu;
+use frostgraph::engines::row_by_name;
 use frostgraph::runtime::CudaDevice;
 use frostgraph::{Device, Error, ErrorCode, Result};
 use serde_json::{json, Map, Value};
-use std::io::Write;
-use std::path::PathBuf;
-
-const ENGINE: &str = "sdpa_bwd_sm120";
+use std::path::{Path, PathBuf};
 
 #[derive(Default)]
-struct Args {
+pub(crate) struct Args {
     words: Vec<String>,
+    suite: Option<String>,
     only: Option<String>,
-    peers: Option<PathBuf>,
-    python: Option<String>,
+    pub(crate) peers: Option<PathBuf>,
+    pub(crate) python: Option<String>,
     out: Option<PathBuf>,
-    host: bool,
+    bundle: Option<PathBuf>,
+    pub(crate) host: bool,
+    pub(crate) sweep: bool,
 }
 
-fn parse() -> Args {
-    let mut args = Args::default();
-    let mut given = std::env::args().skip(1);
-    while let Some(a) = given.next() {
-        match a.as_str() {
-            "--only" => args.only = given.next(),
-            "--peers" => args.peers = given.next().map(Into::into),
-            "--python" => args.python = given.next(),
-            "--out" => args.out = given.next().map(Into::into),
-            "--host" => args.host = true,
-            // `cargo bench` hands its own flags to every bench binary.
-            flag if flag.starts_with('-') => {}
-            word => args.words.push(word.to_owned()),
-        }
-    }
-    args
-}
-
-/// Tiles that fit the SM120 line's shared memory, by padded d_qk (the specification's table).
-fn sm120_tiles(d_qk: i64) -> (i64, i64) {
-    match d_qk {
-        ..=32 => (128, 64),
-        33..=64 => (64, 128),
-        65..=128 => (64, 64),
-        _ => (32, 64),
-    }
-}
-
-/// Modes of one case: name and plan.
-fn modes(case: &Case, device: &Device) -> Result<Vec<(&'static str, Plan)>> {
-    let mut out = Vec::new();
-    for deterministic in [false, true] {
-        let built = case.graph(deterministic)?.build_with(device, &BuildOptions::all_engines())?;
-        let ours: Vec<Plan> = built.plans().filter(|p| p.entries().all(|e| e.row.name == ENGINE)).collect();
-        let best = ours.first().cloned();
-        let (m, n) = sm120_tiles(case.d_qk);
-        let sm120 = ours
-            .into_iter()
-            .find(|p| p.entries().all(|e| e.knobs.get(Knob::TileM) == Some(m) && e.knobs.get(Knob::TileN) == Some(n)));
-        let names =
-            if deterministic { ["deterministic", "deterministic_sm120_tiles"] } else { ["default", "default_sm120_tiles"] };
-        let same = best.as_ref().map(ToString::to_string) == sm120.as_ref().map(ToString::to_string);
-        out.extend(best.map(|p| (names[0], p)));
-        if !same {
-            out.extend(sm120.map(|p| (names[1], p)));
-        }
-    }
-    if out.is_empty() {
-        return Err(Error::new(ErrorCode::NoPlan, case.name(), ENGINE));
-    }
-    Ok(out)
-}
-
-fn measure(gpu: &Gpu, case: &Case, plan: &Plan) -> Result<Value> {
-    let exe = plan.compile()?;
-    let buffers = Buffers::new(gpu, case, &exe, "Stats")?;
-    let (mut bindings, mut workspace, s) = (buffers.bindings(), buffers.workspace(), stream(gpu));
-    let ms = gpu.median_ms(|| exe.execute(&s, &mut bindings, &mut workspace))?;
-    Ok(
-        json!({ "plan": plan.to_string(), "bwd_ms": ms, "tflops": case.flops() / ms / 1e9, "workspace_bytes": exe.workspace_bytes() }),
-    )
-}
-
-/// The peers' lines, from the script.
-fn peers(args: &Args, cases: &[Case]) -> Result<Vec<Value>> {
-    let Some(script) = &args.peers else { return Ok(Vec::new()) };
-    let fail =
-        |what: String| Error::new(ErrorCode::FileRead, what, "a script that measures the peers").at(script.display().to_string());
-    let mut child = std::process::Command::new(args.python.as_deref().unwrap_or("python3"))
-        .arg(script)
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .map_err(|e| fail(e.to_string()))?;
-    let list = Value::Array(cases.iter().map(Case::json).collect()).to_string();
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(list.as_bytes()).map_err(|e| fail(e.to_string()))?;
-    }
-    let out = child.wait_with_output().map_err(|e| fail(e.to_string()))?;
-    if !out.status.success() {
-        return Err(fail(format!("{}", out.status)));
-    }
-    Ok(String::from_utf8_lossy(&out.stdout).lines().filter_map(|l| serde_json::from_str(l).ok()).collect())
-}
-
-/// `ours / peer` throughput of every pair.
-fn join(case: &Case, ours: &Map<String, Value>, peers: &[Value]) -> Value {
-    let mut of_peers = Map::new();
-    let mut ratios = Map::new();
-    for p in peers.iter().filter(|p| p["case"] == case.name()) {
-        let Some(name) = p["peer"].as_str() else { continue };
-        let Some(ms) = p["bwd_ms"].as_f64() else {
-            of_peers.insert(name.into(), json!({ "error": p["error"] }));
-            continue;
-        };
-        of_peers.insert(name.into(), json!({ "bwd_ms": ms, "tflops": case.flops() / ms / 1e9 }));
-        for (mode, result) in ours {
-            if let Some(mine) = result["bwd_ms"].as_f64() {
-                ratios.insert(format!("{mode}/{name}"), json!(ms / mine));
+impl Args {
+    fn parse() -> Args {
+        let mut args = Args::default();
+        let mut given = std::env::args().skip(1);
+        while let Some(a) = given.next() {
+            match a.as_str() {
+                "--suite" => args.suite = given.next(),
+                "--only" => args.only = given.next(),
+                "--peers" => args.peers = given.next().map(Into::into),
+                "--python" => args.python = given.next(),
+                "--out" => args.out = given.next().map(Into::into),
+                "--bundle" => args.bundle = given.next().map(Into::into),
+                "--host" => args.host = true,
+                "--sweep" => args.sweep = true,
+                // `cargo bench` hands its own flags to every bench binary.
+                flag if flag.starts_with('-') => {}
+                word => args.words.push(word.to_owned()),
             }
         }
+        args
     }
-    json!({ "case": case.name(), "ours": ours, "peers": of_peers, "throughput_ratio": ratios })
+
+    pub(crate) fn wants(&self, case: &str) -> bool {
+        self.only.as_ref().is_none_or(|o| case.contains(o.as_str()))
+    }
+
+    fn runs(&self, suite: &str) -> bool {
+        self.suite.as_ref().is_none_or(|s| s == suite)
+    }
 }
 
-fn table_row(case: &Value) -> String {
-    let mut row = format!("{:<40}", case["case"].as_str().unwrap_or_default());
-    for (mode, r) in case["ours"].as_object().into_iter().flatten() {
-        match r["bwd_ms"].as_f64() {
-            Some(ms) => row += &format!(" | {mode} {ms:.3} ms {:.0} TF/s", r["tflops"].as_f64().unwrap_or(0.0)),
-            None => row += &format!(" | {mode} {}", r["error"].as_str().unwrap_or("failed")),
+/// Where a suite ran.
+pub(crate) struct Machine {
+    name: String,
+    arch: String,
+    driver: String,
+}
+
+pub(crate) fn machine(gpu: &Gpu) -> Machine {
+    Machine { name: gpu.device.name().to_owned(), arch: gpu.device.arch(), driver: gpu.device.driver_version() }
+}
+
+/// What one suite measured.
+pub(crate) struct Results {
+    pub(crate) suite: &'static str,
+    pub(crate) engines: &'static [&'static str],
+    pub(crate) machine: Machine,
+    pub(crate) body: Value,
+}
+
+impl Results {
+    fn save(mut self, dir: &Path) -> Result<()> {
+        let mut digests = Map::new();
+        for engine in self.engines {
+            let row = row_by_name(engine).ok_or_else(|| Error::new(ErrorCode::UnknownEngine, *engine, "a row of MANIFEST"))?;
+            let digest = frostgraph_kernels::digest(row.sources)
+                .map_err(|e| Error::new(ErrorCode::Nvrtc, e.to_string(), "embedded sources"))?;
+            digests.insert((*engine).to_owned(), json!(digest));
         }
+        let Machine { name, arch, driver } = self.machine;
+        for (key, value) in [
+            ("suite", json!(self.suite)),
+            ("engines", Value::Object(digests)),
+            ("gpu", json!(name)),
+            ("arch", json!(arch)),
+            ("driver", json!(driver)),
+        ] {
+            self.body[key] = value;
+        }
+        let short: String = name.rsplit(' ').next().unwrap_or("gpu").to_ascii_lowercase();
+        let path = dir.join(format!("{short}-{}.json", self.suite));
+        let text = serde_json::to_string_pretty(&self.body).unwrap_or_default() + "\n";
+        std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&path, text)).map_err(|e| {
+            Error::new(ErrorCode::FileWrite, e.to_string(), "a folder that can be written").at(path.display().to_string())
+        })?;
+        println!("results: {}", path.display());
+        Ok(())
     }
-    for (pair, r) in case["throughput_ratio"].as_object().into_iter().flatten() {
-        row += &format!(" | {pair} {:.2}x", r.as_f64().unwrap_or(0.0));
-    }
-    row
 }
 
 fn go(args: &Args) -> Result<()> {
-    if args.words.first().is_some_and(|w| w == "warm-child") {
-        return host::warm_child();
+    match args.words.first().map(String::as_str) {
+        Some("warm-child") => return host::warm_child(),
+        Some("cold-child") => return host::cold_child(),
+        Some(_) | None => {}
+    }
+    if let Some(path) = &args.bundle {
+        return forward::bundle(args, path);
     }
     if CudaDevice::count().unwrap_or(0) == 0 {
         println!("SKIPPED, NOT MEASURED: no CUDA device");
         return Ok(());
     }
-    let gpu = Gpu::open()?;
     let device = Device::cuda(0)?;
-    let costs = json!({ "launches": host::launches(&gpu, &device)?, "cold_compile": host::cold(&gpu.device, &device)?, "warm_start": host::warm()? });
-    println!("{}", serde_json::to_string_pretty(&costs).unwrap_or_default());
-    if args.host {
-        return Ok(());
-    }
-    let wanted = |c: &&Case| args.only.as_ref().is_none_or(|o| c.name().contains(o.as_str()));
-    let cases: Vec<Case> = cases::ALL.iter().filter(wanted).copied().collect();
-    let mut ours = Vec::new();
-    for case in &cases {
-        let mut of_case = Map::new();
-        for (mode, plan) in modes(case, &device)? {
-            // One case that does not fit this device's memory is a result, not the end.
-            let result =
-                measure(&gpu, case, &plan).unwrap_or_else(|e| json!({ "plan": plan.to_string(), "error": e.to_string() }));
-            of_case.insert(mode.into(), result);
+    let suites: [(&str, fn(&Args, Gpu, &Device) -> Result<Option<Results>>); 2] =
+        [("sdpa_bwd", backward::run), ("sdpa_fwd", forward::run)];
+    for (_, run) in suites.iter().filter(|(name, _)| args.runs(name)) {
+        if let (Some(results), Some(dir)) = (run(args, Gpu::open()?, &device)?, &args.out) {
+            results.save(dir)?;
         }
-        println!("{}", table_row(&json!({ "case": case.name(), "ours": of_case })));
-        ours.push(of_case);
     }
-    let (name, arch, driver) = (gpu.device.name().to_owned(), gpu.device.arch(), gpu.device.driver_version());
-    // The peers get the device to themselves.
-    drop(gpu);
-    let peers = peers(args, &cases)?;
-    let joined: Vec<Value> = cases.iter().zip(&ours).map(|(c, o)| join(c, o, &peers)).collect();
-    println!("\nthroughput beside the peers of this run");
-    joined.iter().for_each(|c| println!("{}", table_row(c)));
-    let Some(dir) = &args.out else { return Ok(()) };
-    let row = row_by_name(ENGINE).ok_or_else(|| Error::new(ErrorCode::UnknownEngine, ENGINE, "a row of MANIFEST"))?;
-    let digest =
-        frostgraph_kernels::digest(row.sources).map_err(|e| Error::new(ErrorCode::Nvrtc, e.to_string(), "embedded sources"))?;
-    let about: Vec<&Value> = peers.iter().filter(|p| p.get("peer").is_none()).collect();
-    let result = json!({
-        "suite": "sdpa_bwd", "engine": ENGINE, "gpu": name, "arch": arch, "driver": driver, "kernel_digest": digest, "peers": about,
-        "counting": "2*B*H*S*S*(3*d_qk+2*d_v), halved under a causal mask, the exact band under a window", "host": costs, "cases": joined,
-    });
-    let short: String = name.rsplit(' ').next().unwrap_or("gpu").to_ascii_lowercase();
-    let path = dir.join(format!("{short}-sdpa_bwd.json"));
-    let text = serde_json::to_string_pretty(&result).unwrap_or_default() + "\n";
-    std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&path, text)).map_err(|e| {
-        Error::new(ErrorCode::FileWrite, e.to_string(), "a folder that can be written").at(path.display().to_string())
-    })?;
-    println!("results: {}", path.display());
     Ok(())
 }
 
 fn main() {
-    if let Err(e) = go(&parse()) {
+    if let Err(e) = go(&Args::parse()) {
         eprintln!("{e}");
         std::process::exit(1);
     }

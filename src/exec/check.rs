@@ -1,35 +1,12 @@
 //! What can be checked before an execution: presence, place, size, alignment, overlap, workspace. Ascending uid, first fault wins.
 
-use super::bindings::{Binding, Bindings};
+use super::bindings::Binding;
+use super::bound::Bound;
 use super::operand::Operand;
-use super::overlap::{may_overlap, Strided, EMPTY};
+use super::overlap::{may_overlap, Strided};
 use super::workspace::Workspace;
 use crate::{Error, ErrorCode, Result};
 use frostgraph_engines::launch::WORKSPACE_ALIGN;
-use frostgraph_engines::Uid;
-use std::collections::BTreeSet;
-
-/// Presence first for all operands, so that a call with nothing bound names the first tensor rather than a detail of another.
-fn presence(operands: &[Operand], virtuals: &BTreeSet<Uid>, bindings: &Bindings<'_>) -> Result<()> {
-    for o in operands {
-        if !bindings.map.contains_key(&o.uid) && o.value.is_none() {
-            let what = if o.written { "a buffer to write to" } else { "a buffer to read from" };
-            return Err(Error::new(ErrorCode::MissingBinding, "no binding", what).at(o.label()));
-        }
-    }
-    for (&uid, b) in &bindings.map {
-        let e =
-            || Error::new(ErrorCode::MissingBinding, format!("a buffer for uid {uid}"), "a uid that the graph reads or writes");
-        if virtuals.contains(&uid) {
-            return Err(e().help("The tensor is virtual: mark it with Graph::output to have it written to a buffer"));
-        }
-        // A spare input is harmless (one set of bindings may serve several graphs); a spare output would silently stay unwritten.
-        if matches!(b, Binding::Write(_)) && operands.binary_search_by_key(&uid, |o| o.uid).is_err() {
-            return Err(e());
-        }
-    }
-    Ok(())
-}
 
 fn too_small(o: &Operand, given: u64) -> Error {
     let expected = format!("at least {} bytes, from the first to the last addressed element", o.bytes);
@@ -43,10 +20,9 @@ fn misaligned(o: &Operand, base: u64, align: u64) -> Error {
 }
 
 /// Checks host bindings. Slices of safe Rust cannot overlap where one is written, so there is nothing to check about that here.
-pub(super) fn host_operands(operands: &[Operand], virtuals: &BTreeSet<Uid>, bindings: &Bindings<'_>) -> Result<()> {
-    presence(operands, virtuals, bindings)?;
-    for o in operands {
-        let slice: &[u8] = match bindings.map.get(&o.uid) {
+pub(super) fn host_operands(bound: &Bound<'_, '_>) -> Result<()> {
+    for (o, binding) in bound.pairs() {
+        let slice: &[u8] = match binding {
             None => o.value.as_deref().unwrap_or_default(),
             Some(Binding::Write(w)) => w,
             Some(Binding::Read(r)) if !o.written => r,
@@ -63,7 +39,7 @@ pub(super) fn host_operands(operands: &[Operand], virtuals: &BTreeSet<Uid>, bind
         }
         // A scalar that the graph carries is copied by the engine; everything else is viewed as elements in place.
         let (base, align) = (slice.as_ptr() as u64, o.element_bytes());
-        if !slice.is_empty() && bindings.map.contains_key(&o.uid) && !base.is_multiple_of(align) {
+        if !slice.is_empty() && binding.is_some() && !base.is_multiple_of(align) {
             return Err(misaligned(o, base, align));
         }
     }
@@ -71,10 +47,9 @@ pub(super) fn host_operands(operands: &[Operand], virtuals: &BTreeSet<Uid>, bind
 }
 
 /// Checks device bindings. Addresses are the caller's word; what follows from them is checked.
-pub(super) fn device_operands(operands: &[Operand], virtuals: &BTreeSet<Uid>, bindings: &Bindings<'_>) -> Result<()> {
-    presence(operands, virtuals, bindings)?;
-    for o in operands {
-        let b = match bindings.map.get(&o.uid) {
+pub(super) fn device_operands(bound: &Bound<'_, '_>) -> Result<()> {
+    for (o, binding) in bound.pairs() {
+        let b = match binding {
             Some(Binding::Device(b)) => b,
             // A scalar that goes by value stays on the host.
             Some(Binding::Read(_) | Binding::Write(_)) | None if o.by_value => continue,
@@ -98,11 +73,11 @@ pub(super) fn device_operands(operands: &[Operand], virtuals: &BTreeSet<Uid>, bi
             return Err(Error::new(ErrorCode::MissingBinding, "a null device address", "device memory").at(o.label()));
         }
     }
-    device_overlaps(operands, bindings)
+    device_overlaps(bound)
 }
 
-fn strided<'a>(o: &'a Operand, bindings: &Bindings<'_>) -> Option<Strided<'a>> {
-    match bindings.map.get(&o.uid) {
+fn strided<'a>(o: &'a Operand, binding: Option<&Binding<'_>>) -> Option<Strided<'a>> {
+    match binding {
         // A packed tensor may fill its buffer to the end, whatever its declared extents say.
         Some(Binding::Device(b)) if o.ragged => Some(Strided { base: b.address, bytes: b.bytes, element: b.bytes, lattice: &[] }),
         Some(Binding::Device(b)) => {
@@ -112,40 +87,34 @@ fn strided<'a>(o: &'a Operand, bindings: &Bindings<'_>) -> Option<Strided<'a>> {
     }
 }
 
-/// Operands whose pairs are compared directly, without allocating: more than any one node has.
-const FEW: usize = 64;
+fn clash(a: &Operand, b: &Operand) -> Error {
+    let (w, o) = if a.written { (a, b) } else { (b, a) };
+    let given = format!("memory that {} is written to and that {} occupies as well", w.label(), o.label());
+    Error::new(ErrorCode::BufferOverlap, given, "outputs that share no byte with another operand")
+}
 
-/// Written tensors against all others: pairs while they are few; sorted by address when they are many.
-fn device_overlaps(operands: &[Operand], bindings: &Bindings<'_>) -> Result<()> {
-    let clash = |i: usize, j: usize| {
-        let (a, b) = (&operands[i.min(j)], &operands[i.max(j)]);
-        let (w, o) = if a.written { (a, b) } else { (b, a) };
-        let given = format!("memory that {} is written to and that {} occupies as well", w.label(), o.label());
-        Err(Error::new(ErrorCode::BufferOverlap, given, "outputs that share no byte with another operand"))
-    };
-    let written = |i: usize, j: usize| operands[i].written || operands[j].written;
-    if operands.len() <= FEW {
-        // Looked up once each: this runs in front of every launch.
-        let mut spans = [EMPTY; FEW];
-        for (span, o) in spans.iter_mut().zip(operands) {
-            *span = strided(o, bindings).unwrap_or(EMPTY);
-        }
-        for i in 0..operands.len() {
-            for j in i + 1..operands.len() {
-                if written(i, j) && may_overlap(spans[i], spans[j]) {
-                    return clash(i, j);
-                }
+/// Written tensors that are compared with every other operand directly, without allocating.
+const FEW_WRITTEN: usize = 16;
+
+/// Written tensors against all others: pairs while the written ones are few, as in any one node; sorted by address when they are many.
+fn device_overlaps(bound: &Bound<'_, '_>) -> Result<()> {
+    let spans = || bound.pairs().enumerate().filter_map(|(i, (o, b))| strided(o, b).map(|s| (i, o, s)));
+    if bound.operands.iter().filter(|o| o.written).count() <= FEW_WRITTEN {
+        for (i, w, a) in spans().filter(|(_, o, _)| o.written) {
+            // Two written tensors meet once, at the first of them.
+            let other = spans().filter(|&(j, o, _)| j != i && (j > i || !o.written));
+            if let Some((j, o, _)) = { other }.find(|&(_, _, b)| may_overlap(a, b)) {
+                return Err(if i < j { clash(w, o) } else { clash(o, w) });
             }
         }
         return Ok(());
     }
-    let mut spans: Vec<(Strided<'_>, usize)> =
-        operands.iter().enumerate().filter_map(|(i, o)| strided(o, bindings).map(|s| (s, i))).collect();
-    spans.sort_by_key(|(s, i)| (s.base, *i));
-    for (n, &(a, i)) in spans.iter().enumerate() {
-        for &(b, j) in spans[n + 1..].iter().take_while(|(b, _)| b.base < a.end()) {
-            if written(i, j) && may_overlap(a, b) {
-                return clash(i, j);
+    let mut sorted: Vec<(Strided<'_>, &Operand)> = spans().map(|(_, o, s)| (s, o)).collect();
+    sorted.sort_by_key(|(s, o)| (s.base, o.uid));
+    for (n, &(a, x)) in sorted.iter().enumerate() {
+        for &(b, y) in sorted[n + 1..].iter().take_while(|(b, _)| b.base < a.end()) {
+            if (x.written || y.written) && may_overlap(a, b) {
+                return Err(if x.uid < y.uid { clash(x, y) } else { clash(y, x) });
             }
         }
     }
@@ -153,12 +122,7 @@ fn device_overlaps(operands: &[Operand], bindings: &Bindings<'_>) -> Result<()> 
 }
 
 /// The address of a device workspace that is large enough, aligned, and apart from every operand.
-pub(super) fn device_workspace(
-    need: u64,
-    workspace: &Workspace<'_>,
-    operands: &[Operand],
-    bindings: &Bindings<'_>,
-) -> Result<u64> {
+pub(super) fn device_workspace(need: u64, workspace: &Workspace<'_>, bound: &Bound<'_, '_>) -> Result<u64> {
     let (address, bytes) = match workspace {
         _ if need == 0 => return Ok(0),
         Workspace::None => return Err(workspace_error("no workspace".to_owned(), need)),
@@ -179,8 +143,8 @@ pub(super) fn device_workspace(
         return Err(workspace_error(format!("a workspace whose base is {off} past a multiple of {WORKSPACE_ALIGN}"), need));
     }
     let scratch = Strided { base: address, bytes: need, element: need, lattice: &[] };
-    for o in operands {
-        if strided(o, bindings).is_some_and(|s| may_overlap(scratch, s)) {
+    for (o, binding) in bound.pairs() {
+        if strided(o, binding).is_some_and(|s| may_overlap(scratch, s)) {
             let given = format!("a workspace that shares memory with {}", o.label());
             return Err(Error::new(ErrorCode::BufferOverlap, given, "a workspace apart from every operand"));
         }
@@ -219,7 +183,18 @@ pub(super) fn host_workspace(need: u64, workspace: &Workspace<'_>) -> Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exec::Bindings;
     use crate::DType;
+    use frostgraph_engines::Uid;
+    use std::collections::BTreeSet;
+
+    fn device_operands(operands: &[Operand], bindings: &Bindings<'_>) -> Result<()> {
+        super::device_operands(&Bound::new(operands, &BTreeSet::new(), bindings)?)
+    }
+
+    fn host_operands(operands: &[Operand], bindings: &Bindings<'_>) -> Result<()> {
+        super::host_operands(&Bound::new(operands, &BTreeSet::new(), bindings)?)
+    }
 
     fn operand(uid: Uid, written: bool, bytes: u64) -> Operand {
         Operand {
@@ -247,7 +222,7 @@ mod tests {
         let check = |a: u64, n: u64, b: u64, m: u64| {
             let mut set = Bindings::new();
             set.device(1, a, n).device(2, b, m);
-            code(device_operands(&ops, &BTreeSet::new(), &set))
+            code(device_operands(&ops, &set))
         };
         assert_eq!(check(4096, 64, 4160, 64), None, "exact sizes, touching but apart");
         assert_eq!(check(4096, 63, 4160, 64), Some(ErrorCode::BufferSize));
@@ -257,21 +232,21 @@ mod tests {
         let data = [0u16; 32];
         let mut set = Bindings::new();
         set.read(1, &data).device(2, 4096, 64);
-        assert_eq!(code(device_operands(&ops, &BTreeSet::new(), &set)), Some(ErrorCode::BindingDevice));
+        assert_eq!(code(device_operands(&ops, &set)), Some(ErrorCode::BindingDevice));
         let mut set = Bindings::new();
         set.device(2, 4096, 64);
-        assert_eq!(code(device_operands(&ops, &BTreeSet::new(), &set)), Some(ErrorCode::MissingBinding));
+        assert_eq!(code(device_operands(&ops, &set)), Some(ErrorCode::MissingBinding));
     }
 
     #[test]
     fn a_scalar_that_the_graph_carries_need_not_be_bound() {
         let mut scale = operand(1, false, 4);
         (scale.dtype, scale.by_value) = (DType::F32, true);
-        let check = |o: &Operand| code(host_operands(std::slice::from_ref(o), &BTreeSet::new(), &Bindings::new()));
+        let check = |o: &Operand| code(host_operands(std::slice::from_ref(o), &Bindings::new()));
         assert_eq!(check(&scale), Some(ErrorCode::MissingBinding));
         scale.value = Some(vec![0; 4]);
         assert_eq!(check(&scale), None);
-        assert_eq!(code(device_operands(&[scale], &BTreeSet::new(), &Bindings::new())), None);
+        assert_eq!(code(device_operands(&[scale], &Bindings::new())), None);
     }
 
     #[test]
@@ -279,7 +254,7 @@ mod tests {
         let ops = [operand(1, false, 64), operand(2, false, 64)];
         let mut set = Bindings::new();
         set.device(1, 4096, 64).device(2, 4096, 64);
-        assert_eq!(code(device_operands(&ops, &BTreeSet::new(), &set)), None);
+        assert_eq!(code(device_operands(&ops, &set)), None);
     }
 
     #[test]
@@ -291,7 +266,7 @@ mod tests {
                 let at = 4096 + 64 * (101 - o.uid as u64);
                 set.device(o.uid, if clash && o.uid == 50 { at + 32 } else { at }, 64);
             }
-            let got = code(device_operands(&ops, &BTreeSet::new(), &set));
+            let got = code(device_operands(&ops, &set));
             assert_eq!(got, clash.then_some(ErrorCode::BufferOverlap));
         }
     }
@@ -301,7 +276,9 @@ mod tests {
         let ops = [operand(1, true, 64)];
         let mut set = Bindings::new();
         set.device(1, 1 << 20, 64);
-        let check = |need, w: Workspace<'_>| code(device_workspace(need, &w, &ops, &set));
+        let check = |need, w: Workspace<'_>| {
+            code(device_workspace(need, &w, &Bound::new(&ops, &BTreeSet::new(), &set).expect("all bound")))
+        };
         assert_eq!(check(256, Workspace::device(4096, 256)), None, "exactly the size");
         assert_eq!(check(256, Workspace::device(4096, 255)), Some(ErrorCode::Workspace), "one byte less");
         assert_eq!(check(0, Workspace::none()), None, "nothing for nothing");

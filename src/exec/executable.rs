@@ -2,6 +2,7 @@
 
 #[cfg(feature = "cuda")]
 use super::bindings::Binding;
+use super::bound::Bound;
 use super::operand::{node_tensors, operands, uid_of, Operand};
 use super::{check, host, Bindings, Stream, Workspace};
 use crate::plan::{Lowered, Plan};
@@ -102,12 +103,13 @@ impl Executable {
     pub fn check(&self, bindings: &Bindings<'_>, workspace: &Workspace<'_>) -> Result<()> {
         match self.plan.built.device.target {
             Target::Cpu => {
-                check::host_operands(&self.operands, &self.virtuals, bindings)?;
+                check::host_operands(&Bound::new(&self.operands, &self.virtuals, bindings)?)?;
                 check::host_workspace(self.workspace_bytes(), workspace)
             }
             Target::Cuda { .. } => {
-                check::device_operands(&self.operands, &self.virtuals, bindings)?;
-                check::device_workspace(self.workspace_bytes(), workspace, &self.operands, bindings).map(|_| ())
+                let bound = Bound::new(&self.operands, &self.virtuals, bindings)?;
+                check::device_operands(&bound)?;
+                check::device_workspace(self.workspace_bytes(), workspace, &bound).map(|_| ())
             }
         }
     }
@@ -138,11 +140,11 @@ impl Executable {
                 let Stream::Cuda(raw) = *stream else {
                     return Err(Error::new(ErrorCode::BindingDevice, "the CPU for a CUDA plan", "Stream::cuda(..)"));
                 };
-                check::device_operands(&self.operands, &self.virtuals, bindings)?;
+                let bound = Bound::new(&self.operands, &self.virtuals, bindings)?;
+                check::device_operands(&bound)?;
                 let need = self.workspace_bytes();
-                let address = check::device_workspace(need, workspace, &self.operands, bindings)?;
-                let bound: &Bindings<'_> = bindings;
-                let operand = |uid: Uid| match bound.map.get(&uid) {
+                let address = check::device_workspace(need, workspace, &bound)?;
+                let operand = |uid: Uid| match bound.get(uid) {
                     Some(Binding::Device(b)) => Some(DeviceRange { address: b.address, bytes: b.bytes }),
                     Some(Binding::Read(_) | Binding::Write(_)) => None,
                     None => self

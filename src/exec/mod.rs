@@ -4,6 +4,7 @@
 //! FG4001 missing binding, FG4002 size, FG4003 alignment, FG4004 overlap, FG4005 workspace, FG4006 contradictory data, FG4007 wrong device.
 
 mod bindings;
+mod bound;
 mod check;
 mod executable;
 mod host;

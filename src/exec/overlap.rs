@@ -12,9 +12,6 @@ pub(crate) struct Strided<'a> {
     pub lattice: &'a [(u64, u64)],
 }
 
-/// No bytes; overlaps nothing.
-pub(crate) const EMPTY: Strided<'static> = Strided { base: 0, bytes: 0, element: 0, lattice: &[] };
-
 impl Strided<'_> {
     /// One past the last byte.
     pub fn end(&self) -> u64 {

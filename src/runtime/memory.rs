@@ -125,6 +125,22 @@ impl DeviceBuffer {
         // SAFETY: the device range was checked and lives as long as `self`, whose drop waits.
         check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(at, value, bytes as usize, stream.handle()) })
     }
+
+    /// Copies device bytes to `offset` on a stream. `from` must stay allocated until then and share no byte with the place it goes to.
+    ///
+    /// # Errors
+    /// FG4002 outside the buffer, FG4007 when both share bytes, FG6003.
+    pub fn copy(&self, stream: &CudaStream, offset: u64, from: DeviceRange) -> Result<()> {
+        let at = self.part(offset, from.bytes)?;
+        if from.overlaps(DeviceRange { address: at, bytes: from.bytes }) {
+            let given = format!("{} bytes copied onto themselves", from.bytes);
+            return Err(Error::new(ErrorCode::BufferOverlap, given, "two ranges that share no byte"));
+        }
+        let _current = self.device.enter()?;
+        // SAFETY: the destination was checked and lives as long as `self`, whose drop waits; a source that is not device memory is
+        // refused by the driver.
+        check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(at, from.address, from.bytes as usize, stream.handle()) })
+    }
 }
 
 impl Drop for DeviceBuffer {

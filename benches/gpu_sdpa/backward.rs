@@ -1,0 +1,100 @@
+//! The backward: default and deterministic, with the device's best tiles and with an SM120's.
+
+use crate::cases::{self, Case};
+use crate::device::{Buffers, Gpu};
+use crate::{host, peers, Args, Results};
+use frostgraph::engines::Knob;
+use frostgraph::plan::{BuildOptions, Plan};
+use frostgraph::{Device, Error, ErrorCode, Result};
+use serde_json::{json, Map, Value};
+
+pub const ENGINE: &str = "sdpa_bwd_sm120";
+
+/// Tiles that fit the SM120 line's shared memory, by padded d_qk (the specification's table).
+fn sm120_tiles(d_qk: i64) -> (i64, i64) {
+    match d_qk {
+        ..=32 => (128, 64),
+        33..=64 => (64, 128),
+        65..=128 => (64, 64),
+        _ => (32, 64),
+    }
+}
+
+/// Modes of one case: name and plan.
+fn modes(case: &Case, device: &Device) -> Result<Vec<(&'static str, Plan)>> {
+    let mut out = Vec::new();
+    for deterministic in [false, true] {
+        let built = case.backward(deterministic)?.build_with(device, &BuildOptions::all_engines())?;
+        let ours: Vec<Plan> = built.plans().filter(|p| p.entries().all(|e| e.row.name == ENGINE)).collect();
+        let best = ours.first().cloned();
+        let (m, n) = sm120_tiles(case.d_qk);
+        let sm120 = ours
+            .into_iter()
+            .find(|p| p.entries().all(|e| e.knobs.get(Knob::TileM) == Some(m) && e.knobs.get(Knob::TileN) == Some(n)));
+        let names =
+            if deterministic { ["deterministic", "deterministic_sm120_tiles"] } else { ["default", "default_sm120_tiles"] };
+        let same = best.as_ref().map(ToString::to_string) == sm120.as_ref().map(ToString::to_string);
+        out.extend(best.map(|p| (names[0], p)));
+        if !same {
+            out.extend(sm120.map(|p| (names[1], p)));
+        }
+    }
+    if out.is_empty() {
+        return Err(Error::new(ErrorCode::NoPlan, case.name(), ENGINE));
+    }
+    Ok(out)
+}
+
+/// The plan that host costs are measured with.
+pub fn plan_of(case: &Case, device: &Device) -> Result<Plan> {
+    let built = case.backward(false)?.build_with(device, &BuildOptions::all_engines())?;
+    let plan = built.plans().find(|p| p.entries().all(|e| e.row.name == ENGINE));
+    plan.ok_or_else(|| Error::new(ErrorCode::NoPlan, case.name(), ENGINE))
+}
+
+fn measure(gpu: &Gpu, case: &Case, plan: &Plan) -> Result<Value> {
+    let exe = plan.compile()?;
+    let buffers = Buffers::new(gpu, &exe, exe.workspace_bytes(), |o| case.stats(o))?;
+    let ms = buffers.time(gpu, &exe, 150.0)?;
+    Ok(
+        json!({ "plan": plan.to_string(), "bwd_ms": ms, "tflops": case.backward_flops() / ms / 1e9, "workspace_bytes": exe.workspace_bytes() }),
+    )
+}
+
+pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
+    let exe = plan_of(&host::SMALL, device)?.compile()?;
+    let buffers = Buffers::new(&gpu, &exe, exe.workspace_bytes(), |o| host::SMALL.stats(o))?;
+    let costs = json!({
+        "launches": host::launches(&gpu, &exe, &buffers)?, "cold_compile": host::cold()?, "warm_start": host::warm()?,
+    });
+    println!("{}", serde_json::to_string_pretty(&costs).unwrap_or_default());
+    if args.host {
+        return Ok(None);
+    }
+    let cases: Vec<Case> = cases::ALL.iter().filter(|c| args.wants(&c.name())).copied().collect();
+    let mut ours = Vec::new();
+    for case in &cases {
+        let mut of_case = Map::new();
+        for (mode, plan) in modes(case, device)? {
+            // One case that does not fit this device's memory is a result, not the end.
+            let result =
+                measure(&gpu, case, &plan).unwrap_or_else(|e| json!({ "plan": plan.to_string(), "error": e.to_string() }));
+            of_case.insert(mode.into(), result);
+        }
+        println!("{}", peers::line(&json!({ "case": case.name(), "ours": of_case }), "bwd_ms"));
+        ours.push(of_case);
+    }
+    let machine = crate::machine(&gpu);
+    // The peers get the device to themselves.
+    drop(gpu);
+    let lines = peers::measure(args, "bwd", cases.iter().map(Case::json).collect())?;
+    let joined: Vec<Value> =
+        cases.iter().zip(&ours).map(|(c, o)| peers::join(&c.name(), o, &lines, "bwd_ms", Some(c.backward_flops()))).collect();
+    println!("\nthroughput beside the peers of this run");
+    joined.iter().for_each(|c| println!("{}", peers::line(c, "bwd_ms")));
+    let body = json!({
+        "peers": peers::about(&lines), "counting": "2*B*H*S*S*(3*d_qk+2*d_v), halved under a causal mask, the exact band under a window",
+        "host": costs, "cases": joined,
+    });
+    Ok(Some(Results { suite: "sdpa_bwd", engines: &[ENGINE], machine, body }))
+}

@@ -1,0 +1,62 @@
+//! The forward: host costs, long queries, decode, and the peers of both.
+
+use crate::device::{Buffers, Gpu};
+use crate::prefill;
+use crate::{decode, host, peers, Args, Results};
+use frostgraph::plan::Plan;
+use frostgraph::runtime::compile_bundle;
+use frostgraph::{Device, Result};
+use serde_json::{json, Value};
+use std::path::Path;
+
+/// Compiles everything that the suite runs into a bundle, without a GPU.
+pub fn bundle(args: &Args, path: &Path) -> Result<()> {
+    let device = Device::describe("sm_90")?;
+    let mut plans: Vec<Plan> = prefill::plans(&host::SMALL, &device)?;
+    for case in prefill::wanted(args) {
+        plans.extend(prefill::plans(&case, &device)?);
+    }
+    for point in decode::wanted(args) {
+        let (best, all) = decode::plans(&point, &device)?;
+        plans.push(best);
+        plans.extend(all.into_iter().map(|(_, p)| p));
+    }
+    let lowered: Vec<_> = plans.iter().map(Plan::lower).collect::<Result<_>>()?;
+    let launches: Vec<_> = lowered.iter().flat_map(|l| l.nodes.iter().map(|n| &n.launches)).collect();
+    let bundle = compile_bundle(&["sm_90a"], &launches)?;
+    println!("{} kernels", bundle.kernels().count());
+    bundle.save(path)
+}
+
+pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
+    let exe = prefill::plans(&host::SMALL, device)?[0].compile()?;
+    let buffers = Buffers::new(&gpu, &exe, exe.workspace_bytes(), |_| None)?;
+    let costs = host::launches(&gpu, &exe, &buffers)?;
+    println!("{}", serde_json::to_string_pretty(&costs).unwrap_or_default());
+    if args.host {
+        return Ok(None);
+    }
+    let copy = gpu.copy_bandwidth()?;
+    println!("a large device copy reads and writes {:.2} TB/s", copy / 1e12);
+    let long = prefill::run(args, &gpu, device);
+    let short = decode::run(args, &gpu, device, copy);
+    let machine = crate::machine(&gpu);
+    // The peers get the device to themselves.
+    drop((buffers, exe, gpu));
+    let (cases, points) = (prefill::wanted(args), decode::wanted(args));
+    let asked = cases.iter().map(|c| c.json()).chain(points.iter().map(|p| p.json())).collect();
+    let lines = peers::measure(args, "fwd", asked)?;
+    let joined = |list: Vec<Value>| {
+        list.iter().for_each(|c| println!("{}", peers::line(c, "fwd_ms")));
+        list
+    };
+    println!("\nthroughput beside the peers of this run");
+    let prefill = cases.iter().zip(&long).map(|(c, o)| peers::join(&c.name(), o, &lines, "fwd_ms", Some(c.forward_flops())));
+    let decode = points.iter().zip(&short).map(|(p, o)| peers::join(&p.name(), o, &lines, "fwd_ms", None));
+    let body = json!({
+        "peers": peers::about(&lines), "host": { "launches": costs }, "copy_bytes_per_second": copy,
+        "counting": "2*B*H*S*S*(d_qk+d_v), halved under a causal mask, the exact band under a window; decode: K and V once",
+        "cases": joined(prefill.collect()), "decode": joined(decode.collect()),
+    });
+    Ok(Some(Results { suite: "sdpa_fwd", engines: &[prefill::ENGINE, decode::ENGINE], machine, body }))
+}

@@ -1,0 +1,71 @@
+//! The peers' times, from a script that runs in the same command on the same device.
+
+use crate::Args;
+use frostgraph::{Error, ErrorCode, Result};
+use serde_json::{json, Map, Value};
+use std::io::Write;
+
+/// The script's lines for these cases; none without `--peers`.
+pub fn measure(args: &Args, direction: &str, cases: Vec<Value>) -> Result<Vec<Value>> {
+    let Some(script) = &args.peers else { return Ok(Vec::new()) };
+    let fail =
+        |what: String| Error::new(ErrorCode::FileRead, what, "a script that measures the peers").at(script.display().to_string());
+    let mut child = std::process::Command::new(args.python.as_deref().unwrap_or("python3"))
+        .arg(script)
+        .arg(direction)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .map_err(|e| fail(e.to_string()))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(Value::Array(cases).to_string().as_bytes()).map_err(|e| fail(e.to_string()))?;
+    }
+    let out = child.wait_with_output().map_err(|e| fail(e.to_string()))?;
+    if !out.status.success() {
+        return Err(fail(format!("{}", out.status)));
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).lines().filter_map(|l| serde_json::from_str(l).ok()).collect())
+}
+
+/// Lines that speak of the machine rather than of a case.
+pub fn about(lines: &[Value]) -> Vec<&Value> {
+    lines.iter().filter(|l| l.get("peer").is_none()).collect()
+}
+
+/// Peers of one case by name, and `ours / peer` throughput of every pair. `ms` is the key of a time, of ours and theirs alike.
+pub fn join(case: &str, ours: &Map<String, Value>, lines: &[Value], ms: &str, flops: Option<f64>) -> Value {
+    let (mut of_peers, mut ratios) = (Map::new(), Map::new());
+    for line in lines.iter().filter(|l| l["case"] == case) {
+        let Some(name) = line["peer"].as_str() else { continue };
+        let Some(time) = line[ms].as_f64() else {
+            of_peers.insert(name.into(), json!({ "error": line["error"] }));
+            continue;
+        };
+        let mut peer = json!({ ms: time });
+        if let Some(flops) = flops {
+            peer["tflops"] = json!(flops / time / 1e9);
+        }
+        of_peers.insert(name.into(), peer);
+        for (mode, result) in ours {
+            if let Some(mine) = result[ms].as_f64() {
+                ratios.insert(format!("{mode}/{name}"), json!(time / mine));
+            }
+        }
+    }
+    json!({ "case": case, "ours": ours, "peers": of_peers, "throughput_ratio": ratios })
+}
+
+/// One line for a person.
+pub fn line(case: &Value, ms: &str) -> String {
+    let mut row = format!("{:<40}", case["case"].as_str().unwrap_or_default());
+    for (mode, r) in case["ours"].as_object().into_iter().flatten() {
+        match r[ms].as_f64() {
+            Some(time) => row += &format!(" | {mode} {time:.4} ms {:.0} TF/s", r["tflops"].as_f64().unwrap_or(0.0)),
+            None => row += &format!(" | {mode} {}", r["error"].as_str().unwrap_or("failed")),
+        }
+    }
+    for (pair, r) in case["throughput_ratio"].as_object().into_iter().flatten() {
+        row += &format!(" | {pair} {:.2}x", r.as_f64().unwrap_or(0.0));
+    }
+    row
+}
