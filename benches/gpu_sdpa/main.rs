@@ -131,8 +131,8 @@ fn go(args: &Args) -> Result<()> {
         return Ok(());
     }
     let device = Device::cuda(0)?;
-    let suites: [(&str, fn(&Args, Gpu, &Device) -> Result<Option<Results>>); 2] =
-        [("sdpa_bwd", backward::run), ("sdpa_fwd", forward::run)];
+    type Run = fn(&Args, Gpu, &Device) -> Result<Option<Results>>;
+    let suites: [(&str, Run); 2] = [("sdpa_bwd", backward::run), ("sdpa_fwd", forward::run)];
     for (_, run) in suites.iter().filter(|(name, _)| args.runs(name)) {
         if let (Some(results), Some(dir)) = (run(args, Gpu::open()?, &device)?, &args.out) {
             results.save(dir)?;
