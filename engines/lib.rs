@@ -10,6 +10,7 @@ pub mod codec;
 pub mod decline;
 pub mod features;
 pub mod grouped_gemm;
+pub mod grouped_gemm_dsrelu;
 pub mod host;
 pub mod ids;
 pub mod knobs;

@@ -7,7 +7,14 @@
 //! with packed attention); dprob of every row (0 where no expert is); dbias and amax of every expert (0 and -inf where it has no rows).
 //! Nothing is accumulated onto what the buffers held before.
 
+pub mod epilogue;
 pub mod facts;
+pub mod groups;
+pub mod matching;
+pub mod oracle;
+pub mod scales;
+#[cfg(test)]
+pub mod testing;
 
 pub use facts::{Formula, GemmPort, GroupedGemmFacts, GroupedGemmPorts, Weights};
 
