@@ -4,7 +4,7 @@ use crate::cases::{backward, forward, Case, BWD, DECODE, PREFILL};
 use crate::plan::{plan, Planned};
 use crate::special::{self, Special};
 use crate::{evidence, far};
-use frostgraph::engines::row_by_name;
+use frostgraph::engines::{row_by_name, Caps, Feature};
 use frostgraph::{Device, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -110,6 +110,7 @@ impl Suite {
                 }
             }
             self.engines().iter().try_for_each(|e| far::check_planned(e, &device))?;
+            self.engines().iter().for_each(|e| self.claims(e, &listing));
             let (least, most) = self.bounds();
             let declined: usize = listing.declined.values().sum();
             // Only knobs may be foreign to a shape; everything else in the list is what the rows are for.
@@ -118,5 +119,19 @@ impl Suite {
             assert!(declined <= most, "{declined} cases are declined: {:?}", listing.declined);
         }
         Ok(listing)
+    }
+
+    /// Rule S6: whatever a row claims, some case of the list asks of that very row.
+    fn claims(self, engine: &str, listing: &Listing) {
+        let cases = self.cases();
+        let asked = |label: &str| {
+            listing.features.iter().any(|(&i, features)| cases[i].engine == engine && features.iter().any(|f| f == label))
+        };
+        let Some(row) = row_by_name(engine) else { return };
+        let Caps::Sdpa(caps) = row.caps else { return };
+        // Rule V11 refuses query lengths without a padding mask, so no graph of ours can ask for this one alone.
+        let asked_for = |f: &Feature| *f != Feature::SeqQTrim;
+        let missing: Vec<&str> = caps.features.iter().filter(asked_for).map(|f| f.label()).filter(|l| !asked(l)).collect();
+        assert!(missing.is_empty(), "{engine} claims what no case of the list uses: {missing:?}");
     }
 }

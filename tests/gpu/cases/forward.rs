@@ -244,7 +244,24 @@ fn knobs() -> Vec<Case> {
     all
 }
 
-/// The list, in a fixed order.
+/// The flavours that the product leaves out, and odd multiples of 8 below each of them.
+fn flavours() -> Vec<Case> {
+    let dims = [(32, 32), (24, 16), (48, 56), (88, 96), (104, 120), (144, 104), (192, 192), (184, 136), (136, 192), (200, 248)];
+    let mut all = Vec::new();
+    for (n, (d_qk, d_v)) in dims.into_iter().enumerate() {
+        for (i, mask) in [MaskKind::None, MaskKind::Causal, MaskKind::BottomRightWindow(70)].into_iter().enumerate() {
+            let (s_q, s_kv) = sizes(n * 3 + i * 7 + 1, mask);
+            let (dtype, layout) = (DTYPES[(n + i) % 2], LAYOUTS[(n + i) % 4]);
+            let base = Case { mask, d_qk, d_v, dtype, layout, ..Case::default() };
+            all.push(prefill(Case { s_q, s_kv, h_kv: KV_HEADS[(n + i) % 3], ..base.clone() }));
+            let d = decode(n * 3 + i);
+            all.push(Case { engine: DECODE, h_q: d.h_q, h_kv: d.h_kv, s_q: d.s_q, s_kv: d.s_kv, b: d.b, ..base });
+        }
+    }
+    all
+}
+
+/// The list, in a fixed order: a new group goes behind the others, because numbers are how a case is named.
 pub fn all() -> Vec<Case> {
-    [product(), lengths(), tails(), features(), paged(), knobs()].concat()
+    [product(), lengths(), tails(), features(), paged(), knobs(), flavours()].concat()
 }

@@ -3,6 +3,7 @@
 use super::{faults, fifty_runs, launch, life, must, once, replays, sm_count, spin, Special};
 use crate::build::{DQ, K, Q};
 use crate::cases::{Case, Lens, MaskKind, BWD};
+use crate::far::{check, Far};
 use crate::rng::Rng;
 use crate::run::Gpu;
 use frostgraph::runtime::CudaStream;
@@ -29,13 +30,13 @@ pub const ALL: &[Special] = &[
     ("batch 65536 (report 28)", many_batches),
     // Elements: two bytes each, so 2^31 + 2^10 of them pass 2^32 bytes with two batch entries.
     ("physical batch stride above 2^32 bytes (rule S7)", |g, s| {
-        crate::far::check(g, &mut Rng(s), BWD, 2, (1 << 31) + (1 << 10), DType::BF16)
+        check(g, &mut Rng(s), BWD, Far::Batches(2, (1 << 31) + (1 << 10)), DType::BF16)
     }),
     // Each stride fits 31 bits, four of them pass 2^32 elements.
     ("batch offset above 2^32 elements (rule S7)", |g, s| {
-        crate::far::check(g, &mut Rng(s), BWD, 5, (1 << 30) + (1 << 10), DType::F16)
+        check(g, &mut Rng(s), BWD, Far::Batches(5, (1 << 30) + (1 << 10)), DType::F16)
     }),
-    ("token stride of 8e8 elements (reports 23 and 26)", |g, s| crate::far::tokens(g, &mut Rng(s), BWD, 800_000_000)),
+    ("token stride of 8e8 elements (report 23)", |g, s| check(g, &mut Rng(s), BWD, Far::Tokens(800_000_000), DType::BF16)),
 ];
 
 /// More blocks than fit, so that they are scheduled in waves.

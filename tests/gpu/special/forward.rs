@@ -3,6 +3,7 @@
 use super::{failed, faults, fifty_runs, life, must, once, replays, Special};
 use crate::build::{graph, K, O, Q, STATS};
 use crate::cases::{Case, Fwd, Lens, Logits, MaskKind, Pages, StatsKind, BWD, DECODE, PREFILL};
+use crate::far::Far;
 use crate::judge::judge;
 use crate::problem::{port_of, prepare};
 use crate::rng::Rng;
@@ -33,15 +34,26 @@ pub const ALL: &[Special] = &[
     ("a faulting kernel: named error, no panic on drop (report 146)", |g, s| faults::faulting(g, &prefill(), s)),
     ("batch 65536 (report 28)", many_batches),
     ("an exploding value dirties the tiles that a masked row finds (report 10)", dirty_tiles),
-    ("physical batch stride above 2^32 bytes (rule S7): prefill", |g, s| far(g, s, PREFILL, 2, (1 << 31) + (1 << 10))),
-    ("physical batch stride above 2^32 bytes (rule S7): decode", |g, s| far(g, s, DECODE, 2, (1 << 31) + (1 << 10))),
-    ("batch offset above 2^32 elements (rule S7): prefill", |g, s| far(g, s, PREFILL, 5, (1 << 30) + (1 << 10))),
-    ("batch offset above 2^32 elements (rule S7): decode", |g, s| far(g, s, DECODE, 5, (1 << 30) + (1 << 10))),
-    // Four tokens of 4.8 GB in all.
-    ("token stride of 8e8 elements (reports 23 and 26): prefill", |g, s| {
-        crate::far::tokens(g, &mut Rng(s), PREFILL, 800_000_000)
+    ("physical batch stride above 2^32 bytes (rule S7): prefill", |g, s| {
+        far(g, s, PREFILL, Far::Batches(2, (1 << 31) + (1 << 10)))
     }),
-    ("token stride of 8e8 elements (reports 23 and 26): decode", |g, s| crate::far::tokens(g, &mut Rng(s), DECODE, 800_000_000)),
+    ("physical batch stride above 2^32 bytes (rule S7): decode", |g, s| {
+        far(g, s, DECODE, Far::Batches(2, (1 << 31) + (1 << 10)))
+    }),
+    ("batch offset above 2^32 elements (rule S7): prefill", |g, s| far(g, s, PREFILL, Far::Batches(5, (1 << 30) + (1 << 10)))),
+    ("batch offset above 2^32 elements (rule S7): decode", |g, s| far(g, s, DECODE, Far::Batches(5, (1 << 30) + (1 << 10)))),
+    // Four tokens of 4.8 GB in all.
+    ("token stride of 8e8 elements (report 23): prefill", |g, s| far(g, s, PREFILL, Far::Tokens(800_000_000))),
+    ("token stride of 8e8 elements (report 23): decode", |g, s| far(g, s, DECODE, Far::Tokens(800_000_000))),
+    ("physical batch stride above 2^32 elements (rule S7): prefill", |g, s| {
+        far(g, s, PREFILL, Far::Batches(2, (1 << 32) + (1 << 10)))
+    }),
+    ("physical batch stride above 2^32 elements (rule S7): decode", |g, s| {
+        far(g, s, DECODE, Far::Batches(2, (1 << 32) + (1 << 10)))
+    }),
+    ("packed sequences 2^31 elements apart (reports 26 and 31)", |g, s| far(g, s, PREFILL, Far::Sequences(1 << 18))),
+    ("packed sequences above 2^32 elements apart (reports 26 and 31)", |g, s| far(g, s, PREFILL, Far::Sequences((1 << 19) + 5))),
+    ("pages 2^30 elements apart (report 30)", |g, s| far(g, s, DECODE, Far::Pages((1 << 30) + (1 << 10)))),
 ];
 
 fn prefill() -> Case {
@@ -79,8 +91,9 @@ pub fn samples() -> Vec<Case> {
     ]
 }
 
-fn far(gpu: &Gpu, seed: u64, engine: &'static str, b: i64, stride: i64) -> Result<()> {
-    crate::far::check(gpu, &mut Rng(seed), engine, b, stride, if b == 2 { DType::BF16 } else { DType::F16 })
+fn far(gpu: &Gpu, seed: u64, engine: &'static str, far: Far) -> Result<()> {
+    let dtype = if matches!(far, Far::Batches(5, _) | Far::Sequences(_)) { DType::F16 } else { DType::BF16 };
+    crate::far::check(gpu, &mut Rng(seed), engine, far, dtype)
 }
 
 fn padded(base: Case, q: &[i64], kv: &[i64]) -> Case {
