@@ -4,7 +4,7 @@
 //! `FROSTGRAPH_PYTHON`), the time of its float32 `scaled_dot_product_attention` with as many threads, measured in turn with ours so
 //! that a busy machine slows both. Then the peak memory of the backward, each extent in a process of its own.
 
-use frostgraph_engines::sdpa::{Direction, Mask, Scale, SdpaFacts, SdpaPorts};
+use frostgraph_engines::sdpa::{Direction, Mask, Recipe, Scale, SdpaFacts, SdpaPorts};
 use frostgraph_engines::{sdpa_bwd, sdpa_fwd, DType, Facts, FeatureSet, HostBuffers, Knobs, LaunchPlan, Port, Step, Target, Uid};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -108,6 +108,7 @@ impl Node {
             }
         };
         let facts = Facts::Sdpa(Box::new(SdpaFacts {
+            recipe: Recipe::Plain,
             direction,
             invalid: None,
             b: 1,

@@ -3,7 +3,13 @@
 use crate::{Family, Row};
 
 /// Every family, in id order.
-pub static MANIFEST: &[&Family] = &[&crate::sdpa_fwd::FAMILY, &crate::sdpa_bwd::FAMILY, &crate::grouped_gemm_dsrelu::FAMILY];
+pub static MANIFEST: &[&Family] = &[
+    &crate::sdpa_fwd::FAMILY,
+    &crate::sdpa_bwd::FAMILY,
+    &crate::qat_fwd::FAMILY,
+    &crate::qat_bwd::FAMILY,
+    &crate::grouped_gemm_dsrelu::FAMILY,
+];
 
 /// Ids that once named a row, here or in FROST, and must stay unused.
 pub static RETIRED: &[u32] = &[20500, 20501, 20502, 20503, 20504, 20506, 20509, 20510];
@@ -61,6 +67,8 @@ mod tests {
             (20551, "sdpa_fwd_decode_sm80"),
             (20600, "sdpa_bwd_sm120"),
             (20650, "sdpa_bwd_cpu"),
+            (20750, "nvfp4_qat_fwd_cpu"),
+            (20850, "nvfp4_qat_bwd_cpu"),
             (20950, "grouped_gemm_dsrelu_cpu"),
         ] {
             assert!(row_by_id(id).map(|r| r.name) == Some(name) || RETIRED.contains(&id), "{id} {name}");

@@ -246,8 +246,8 @@ fn promises(f: &FrozenGraph) {
     }
     for node in f.nodes() {
         match &node.op {
-            Op::Sdpa(_) => assert!(node.outputs.contains_key(&OutPort::O)),
-            Op::SdpaBackward(_) => assert!(node.outputs.contains_key(&OutPort::DQ)),
+            Op::Sdpa(_) | Op::Nvfp4Qat(_) => assert!(node.outputs.contains_key(&OutPort::O)),
+            Op::SdpaBackward(_) | Op::Nvfp4QatBackward(_) => assert!(node.outputs.contains_key(&OutPort::DQ)),
         }
     }
 }

@@ -113,6 +113,22 @@ pub fn relative_error(
     bytes: &[u8],
     dense: &[f64],
 ) -> Result<f64, HostError> {
+    error_beyond(facts, port, side, inputs, bytes, dense, &[])
+}
+
+/// [`relative_error`] of what lies beyond `reach`: an element within `dense[i] ± reach[i]` is exact. An empty `reach` is all zero.
+///
+/// # Errors
+/// As [`read_dense`].
+pub fn error_beyond(
+    facts: &SdpaFacts,
+    port: &Port,
+    side: Rows,
+    inputs: &Inputs<'_>,
+    bytes: &[u8],
+    dense: &[f64],
+    reach: &[f64],
+) -> Result<f64, HostError> {
     let place = locate(facts, port, side, inputs, bytes.len())?;
     let (mut diff, mut norm) = (0.0, 0.0);
     each(dense_shape(facts, port, side), &place, |i, b, h, s, d| {
@@ -123,7 +139,8 @@ pub fn relative_error(
         if !got.is_finite() || !want.is_finite() {
             diff = f64::INFINITY;
         }
-        diff += (got - want).powi(2);
+        let off = (got - want).abs() - reach.get(i).copied().unwrap_or(0.0);
+        diff += off.max(0.0).powi(2);
         norm += want.powi(2);
     });
     if diff.is_nan() || diff.is_infinite() {

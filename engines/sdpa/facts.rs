@@ -12,6 +12,17 @@ pub enum Direction {
     Backward,
 }
 
+/// Which arithmetic an attention node asks for. The recipe decides the family: its rows differ even where every operand is the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Recipe {
+    /// Operands as they are stored.
+    #[default]
+    Plain,
+    /// NVFP4 quantisation-aware training: Q, K and V go through an NVFP4 fake quantisation, and so does P where it multiplies V (O of the
+    /// forward) or dO (dV of the backward); see [`crate::qat`].
+    Nvfp4Qat,
+}
+
 /// Softmax scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scale {
@@ -30,8 +41,10 @@ pub struct SdpaPorts {
     pub k: Option<Port>,
     /// (B, H_kv, S_kv, d_v), or a page pool.
     pub v: Option<Port>,
-    /// (B, H_q, S_q, d_v): an output of the forward, an input of the backward.
+    /// (B, H_q, S_q, d_v): an output of the forward, an input of the backward. Of an NVFP4 QAT backward this is the high-precision O.
     pub o: Option<Port>,
+    /// (B, H_q, S_q, d_v): O before the fake quantisation of P, an output of the NVFP4 QAT forward.
+    pub high_precision_o: Option<Port>,
     /// (B, H_q, S_q, 1), f32: an output of the forward, an input of the backward.
     pub stats: Option<Port>,
     /// (B, H_q, S_q, d_v), backward input.
@@ -80,6 +93,7 @@ impl SdpaPorts {
             ("K", &self.k, false),
             ("V", &self.v, false),
             ("O", &self.o, forward),
+            ("high-precision O", &self.high_precision_o, forward),
             ("dO", &self.d_o, false),
             ("dQ", &self.dq, true),
             ("dK", &self.dk, true),
@@ -95,6 +109,8 @@ impl SdpaPorts {
 pub struct SdpaFacts {
     /// Forward or backward.
     pub direction: Direction,
+    /// Arithmetic.
+    pub recipe: Recipe,
     /// First reason why the graph is malformed for every engine, in the order of facts §3.5.
     pub invalid: Option<String>,
     /// Batch.

@@ -3,21 +3,21 @@
 //! It follows facts §5.5 and §5.11. Every decline names the value found and what the row serves, so that a user can act on it.
 
 use super::layout::{aligned_16_ok, bshd_layout_ok, dense_layout_ok, distinct_ok, packed_flex_ok, packed_layout_ok};
-use super::{Direction, SdpaFacts};
+use super::{Direction, Recipe, SdpaFacts};
 use crate::caps::{HeadDims, LayoutRule};
 use crate::knobs::knob_values;
 use crate::{Caps, DType, Decline, DeclineCode as Code, Facts, Feature, Knobs, Port, Row, SdpaCaps, Target};
 
 /// First reason why `row` cannot serve `facts` with these knobs on this device.
 ///
-/// Order: malformed graph, direction, architecture, knobs, element types, head dims, layout and 16-byte rule, features in [`Feature`]
+/// Order: malformed graph, operation (direction and recipe), architecture, knobs, element types, head dims, layout and 16-byte rule, features in [`Feature`]
 /// order, lengths and packed declarations, Stats, bias, sink, scale tensor, index limits, then the row's own `extra` rules (which end with resources).
-pub fn mismatch(direction: Direction, row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option<Decline> {
+pub fn mismatch(operation: (Direction, Recipe), row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option<Decline> {
     let (Facts::Sdpa(f), Caps::Sdpa(caps)) = (facts, &row.caps) else {
         return Some(row.decline(Code::Operation, "operation=other", "the node is no attention; this row serves attention"));
     };
     invalid(row, f)
-        .or_else(|| wrong_direction(row, f, direction))
+        .or_else(|| wrong_operation(row, f, operation))
         .or_else(|| caps.arch.mismatch(row, target))
         .or_else(|| knob_values(row, knobs))
         .or_else(|| dtypes(row, caps, f))
@@ -38,16 +38,23 @@ fn invalid(row: &Row, f: &SdpaFacts) -> Option<Decline> {
     Some(row.decline(Code::Invalid, format!("invalid={text}"), format!("the graph is malformed for every engine: {text}")))
 }
 
-fn wrong_direction(row: &Row, f: &SdpaFacts, want: Direction) -> Option<Decline> {
-    let name = |d| match d {
-        Direction::Forward => "forward",
-        Direction::Backward => "backward",
+fn wrong_operation(row: &Row, f: &SdpaFacts, want: (Direction, Recipe)) -> Option<Decline> {
+    let name = |(direction, recipe)| {
+        let direction = match direction {
+            Direction::Forward => "forward",
+            Direction::Backward => "backward",
+        };
+        match recipe {
+            Recipe::Plain => direction.to_string(),
+            Recipe::Nvfp4Qat => format!("NVFP4 QAT {direction}"),
+        }
     };
-    (f.direction != want).then(|| {
+    let found = (f.direction, f.recipe);
+    (found != want).then(|| {
         row.decline(
             Code::Operation,
-            format!("direction={}", name(f.direction)),
-            format!("the node is an attention {}; this row serves {}", name(f.direction), name(want)),
+            format!("operation={}", name(found)),
+            format!("the node is an attention {}; this row serves {}", name(found), name(want)),
         )
     })
 }

@@ -22,7 +22,7 @@ pub mod stats;
 #[cfg(test)]
 pub mod testing;
 
-pub use facts::{Direction, Scale, SdpaFacts, SdpaPorts};
+pub use facts::{Direction, Recipe, Scale, SdpaFacts, SdpaPorts};
 pub use lengths::Lengths;
 pub use mask::Mask;
 pub use stats::{thd_stats_packing, StatsPacking};

@@ -144,19 +144,19 @@ impl Problem {
     }
 
     /// Row of a query-side array with `d` columns.
-    fn q_row<'a>(&self, x: &'a [f64], d: usize, b: usize, h: usize, i: usize) -> &'a [f64] {
+    pub(crate) fn q_row<'a>(&self, x: &'a [f64], d: usize, b: usize, h: usize, i: usize) -> &'a [f64] {
         let at = ((b * self.h_q + h) * self.s_q + i) * d;
         &x[at..at + d]
     }
 
     /// Row of a key-side array with `d` columns, for the key head that query head `h` reads.
-    fn kv_row<'a>(&self, x: &'a [f64], d: usize, b: usize, h: usize, j: usize) -> &'a [f64] {
+    pub(crate) fn kv_row<'a>(&self, x: &'a [f64], d: usize, b: usize, h: usize, j: usize) -> &'a [f64] {
         let at = ((b * self.h_kv + h / (self.h_q / self.h_kv)) * self.s_kv + j) * d;
         &x[at..at + d]
     }
 
     /// Score of one kept pair, scaled and biased.
-    fn score(&self, b: usize, h: usize, i: usize, j: usize) -> f64 {
+    pub(crate) fn score(&self, b: usize, h: usize, i: usize, j: usize) -> f64 {
         let q = self.q_row(&self.q, self.d_qk, b, h, i);
         let k = self.kv_row(&self.k, self.d_qk, b, h, j);
         let bias = self.bias.as_ref().map_or(0.0, |(x, dims)| x[self.bias_index(*dims, b, h, i, j)]);

@@ -1,7 +1,7 @@
 //! Properties of every attention row of the manifest, over a spread of graphs.
 
 use super::testing::{Case, Order, Random};
-use super::Direction;
+use super::{Direction, Recipe};
 use crate::{Caps, DType, Facts, Family, Knobs, Mode, Row, Target, MANIFEST};
 
 fn targets() -> Vec<Target> {
@@ -24,6 +24,7 @@ fn random_case(r: &mut Random) -> Case {
     let backward = direction == Direction::Backward;
     Case {
         direction,
+        recipe: [Recipe::Plain, Recipe::Nvfp4Qat][usize::from(flip(r, 4))],
         b: 2,
         h_q: h_kv * (1 + r.below(3) as i64),
         h_kv,
@@ -196,8 +197,11 @@ fn native_head_dims_obey_their_own_rule() {
 fn zero_stride_outputs_are_refused_report_35() {
     for (family, row) in rows() {
         for target in targets() {
-            for direction in [Direction::Forward, Direction::Backward] {
-                let mut f = Case { direction, h_q: 2, h_kv: 2, ..Case::default() }.sdpa();
+            for (direction, recipe) in [Direction::Forward, Direction::Backward]
+                .into_iter()
+                .flat_map(|d| [Recipe::Plain, Recipe::Nvfp4Qat].map(|r| (d, r)))
+            {
+                let mut f = Case { direction, recipe, h_q: 2, h_kv: 2, ..Case::default() }.sdpa();
                 let out = if direction == Direction::Forward { &mut f.ports.o } else { &mut f.ports.dk };
                 out.as_mut().expect("an output").stride[0] = 0;
                 assert!((family.mismatch)(row, &Facts::Sdpa(Box::new(f)), &Knobs::NONE, &target).is_some(), "{}", row.name);

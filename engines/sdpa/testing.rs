@@ -2,7 +2,7 @@
 #![allow(missing_docs, reason = "compiled for tests only")]
 
 use super::layout::{aligned_16_ok, bshd_layout_ok, dense_layout_ok, packed_layout_ok};
-use super::{thd_stats_packing, Direction, Mask, Scale, SdpaFacts, SdpaPorts};
+use super::{thd_stats_packing, Direction, Mask, Recipe, Scale, SdpaFacts, SdpaPorts};
 use crate::{DType, Facts, Feature, FeatureSet, Port, Ragged};
 
 /// Axis order in memory, outermost first; the head dim is innermost.
@@ -17,6 +17,7 @@ pub enum Order {
 #[derive(Debug, Clone)]
 pub struct Case {
     pub direction: Direction,
+    pub recipe: Recipe,
     pub b: i64,
     pub h_q: i64,
     pub h_kv: i64,
@@ -55,6 +56,7 @@ impl Default for Case {
     fn default() -> Case {
         Case {
             direction: Direction::Backward,
+            recipe: Recipe::Plain,
             b: 2,
             h_q: 8,
             h_kv: 8,
@@ -127,6 +129,9 @@ impl Case {
             o: self.operand(4, "O", o, 34),
             ..SdpaPorts::default()
         };
+        if !backward && self.recipe == Recipe::Nvfp4Qat {
+            ports.high_precision_o = self.operand(16, "high-precision O", o, 34);
+        }
         if backward {
             ports.d_o = self.operand(5, "dO", o, 34);
             ports.dq = self.operand(6, "dQ", q, 31);
@@ -160,6 +165,7 @@ impl Case {
         let bounded = self.left.is_some() || self.right.is_some();
         SdpaFacts {
             direction: self.direction,
+            recipe: self.recipe,
             invalid: None,
             b: self.b,
             h_q: self.h_q,

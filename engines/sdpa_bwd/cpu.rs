@@ -3,6 +3,9 @@
 //! A job owns a run of key tiles of one (batch, key head): dK and dV need no sharing, and the query heads of a group are added in
 //! order. Its part of dQ goes to a buffer of its own; the few parts of a row are added in key order at the end. The number of parts is
 //! a function of the graph, so results are bitwise equal for any number of threads.
+//!
+//! The NVFP4 QAT backward is this engine with two differences: Q, K and V are fake-quantised as they are read, and P is fake-quantised
+//! after dS was made of it, so that dV alone sees the quantised one ([`crate::qat`]).
 
 use super::cpu_dbias;
 use super::cpu_tile::{query_parts, Context, KeyTile, PackQuery, Pair, QueryTile};
@@ -12,14 +15,19 @@ use crate::sdpa::cpu::gemm::gemm;
 use crate::sdpa::cpu::lower::checked;
 use crate::sdpa::cpu::tile::{transpose, Operand};
 use crate::sdpa::cpu::{padded, regions, vectorize, BK, BQ};
-use crate::sdpa::{Lengths, SdpaFacts};
+use crate::sdpa::{Lengths, Recipe, SdpaFacts};
 use crate::{Decline, Facts, HostBuffers, HostError, Knobs, LaunchPlan, Port, Target};
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 use std::ops::Range;
 
 /// Name of the row and of its step.
-const NAME: &str = "sdpa_bwd_cpu";
+fn name(f: &SdpaFacts) -> &'static str {
+    match f.recipe {
+        Recipe::Plain => "sdpa_bwd_cpu",
+        Recipe::Nvfp4Qat => "nvfp4_qat_bwd_cpu",
+    }
+}
 
 /// Bytes of packed queries, and of dK and dV, that a wave may hold beyond one batch entry.
 const BUDGET: u64 = 64 << 20;
@@ -69,7 +77,7 @@ fn plan(f: &SdpaFacts) -> Option<LaunchPlan> {
     for (name, floats) in ["q_f32", "dq_parts", "dk_f32", "dv_f32", "dbias_rows"].into_iter().zip(Sizes::new(f)?.regions(f)?) {
         plan.region(name, floats.checked_mul(4)?)?;
     }
-    plan.steps.push(crate::launch::Step::Host(crate::HostCall { name: NAME, run }));
+    plan.steps.push(crate::launch::Step::Host(crate::HostCall { name: name(f), run }));
     Some(plan)
 }
 
@@ -80,7 +88,7 @@ fn plan(f: &SdpaFacts) -> Option<LaunchPlan> {
 pub fn lower(facts: &Facts, _: &Knobs, _: &Target) -> Result<LaunchPlan, Decline> {
     let f = facts.expect_sdpa();
     let p = &f.ports;
-    checked(NAME, &[&p.dq, &p.dk, &p.dv, &p.dbias, &p.dsink], plan(f))
+    checked(name(f), &[&p.dq, &p.dk, &p.dv, &p.dbias, &p.dsink], plan(f))
 }
 
 fn operand<'a>(
@@ -92,7 +100,7 @@ fn operand<'a>(
 ) -> Result<Operand<'a>, HostError> {
     let port = need(port, what)?;
     let bytes = bytes_of(inputs, port.uid, &port.name)?;
-    Ok(Operand { place: Place::new(port, side, lens, inputs, bytes.len())?, bytes })
+    Ok(Operand { place: Place::new(port, side, lens, inputs, bytes.len())?, bytes, nvfp4: false })
 }
 
 /// Runs the backward of a node.
@@ -106,14 +114,19 @@ pub fn run(facts: &Facts, _: &Knobs, buffers: &mut HostBuffers<'_>) -> Result<()
     let query = |port, what| operand(port, what, Rows::Query, &lens, inputs);
     let key = |port, what| operand(port, what, Rows::Key, &lens, inputs);
     let declared = |port, what| operand(port, what, Rows::Declared, &lens, inputs);
+    let nvfp4 = match f.recipe {
+        Recipe::Plain => false,
+        Recipe::Nvfp4Qat => true,
+    };
     let c = Context {
         mask: f.mask,
         lens: &lens,
         group: (f.h_q / f.h_kv) as usize,
         scale: scale(f, inputs)?,
-        q: query(&p.q, "Q")?,
-        k: key(&p.k, "K")?,
-        v: key(&p.v, "V")?,
+        q: Operand { nvfp4, ..query(&p.q, "Q")? },
+        k: Operand { nvfp4, ..key(&p.k, "K")? },
+        v: Operand { nvfp4, ..key(&p.v, "V")? },
+        nvfp4_p: nvfp4,
         o: query(&p.o, "O")?,
         d_o: query(&p.d_o, "dO")?,
         stats: query(&p.stats, "Stats")?,

@@ -1,5 +1,6 @@
 //! Tiles of the CPU backward: packed query rows, packed keys, and the probabilities and score gradients of one pair of tiles.
 
+use crate::codec::nvfp4;
 use crate::sdpa::cpu::arena::TileId;
 use crate::sdpa::cpu::exp::exp;
 use crate::sdpa::cpu::gemm::{dot, gemm};
@@ -21,6 +22,8 @@ pub(super) struct Context<'a> {
     pub d_o: Operand<'a>,
     pub stats: Operand<'a>,
     pub bias: Option<Operand<'a>>,
+    /// Whether dV sees P fake-quantised to NVFP4 along the keys.
+    pub nvfp4_p: bool,
 }
 
 impl Context<'_> {
@@ -136,6 +139,7 @@ impl KeyTile {
 /// Probabilities and score gradients of a pair of tiles, `[BQ][BK]`; 0 for masked pairs.
 #[derive(Default)]
 pub(super) struct Pair {
+    /// P as dV sees it.
     pub p: Vec<f32>,
     pub ds: Vec<f32>,
     /// Kept keys of each query row within the tile.
@@ -174,9 +178,14 @@ impl Pair {
                 *ds = *p * (*ds - delta);
             }
             let [lo, hi] = self.kept[i];
-            for x in [p, ds] {
+            for x in [&mut *p, ds] {
                 x[..lo].fill(0.0);
                 x[hi..].fill(0.0);
+            }
+            if c.nvfp4_p {
+                // Key tiles begin at multiples of 64, so blocks begin at keys that are multiples of 16. Masked lanes are 0 and cannot
+                // raise the largest magnitude of a block.
+                nvfp4::fake_quant_row(&mut p[..n]);
             }
         }
     }

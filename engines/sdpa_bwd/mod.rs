@@ -17,7 +17,7 @@ mod goldens;
 #[cfg(test)]
 mod tests;
 
-use crate::sdpa::{matching, Direction};
+use crate::sdpa::{matching, Direction, Recipe};
 use crate::{Decline, Facts, Family, Knobs, Row, Target};
 
 /// The family record.
@@ -25,9 +25,9 @@ pub static FAMILY: Family =
     Family { name: "sdpa_bwd", base: 20600, rows: rows::ROWS, serves, mismatch, recommend: heuristics::recommend };
 
 fn serves(facts: &Facts) -> bool {
-    matches!(facts, Facts::Sdpa(f) if f.direction == Direction::Backward)
+    matches!(facts, Facts::Sdpa(f) if (f.direction, f.recipe) == (Direction::Backward, Recipe::Plain))
 }
 
 fn mismatch(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option<Decline> {
-    matching::mismatch(Direction::Backward, row, facts, knobs, target)
+    matching::mismatch((Direction::Backward, Recipe::Plain), row, facts, knobs, target)
 }

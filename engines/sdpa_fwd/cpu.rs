@@ -98,13 +98,13 @@ pub(super) struct Packed<'a> {
 
 fn operand<'a>(port: &Port, side: Rows, lens: &Lengths, inputs: &Inputs<'a>) -> Result<Operand<'a>, HostError> {
     let bytes = bytes_of(inputs, port.uid, &port.name)?;
-    Ok(Operand { place: Place::new(port, side, lens, inputs, bytes.len())?, bytes })
+    Ok(Operand { place: Place::new(port, side, lens, inputs, bytes.len())?, bytes, nvfp4: false })
 }
 
 fn keys<'a>(port: &Port, table: &Option<Port>, lens: &Lengths, inputs: &Inputs<'a>) -> Result<Operand<'a>, HostError> {
     let Some(table) = table else { return operand(port, Rows::Key, lens, inputs) };
     let bytes = bytes_of(inputs, port.uid, &port.name)?;
-    Ok(Operand { place: Place::paged(port, table, lens, inputs, bytes.len())?, bytes })
+    Ok(Operand { place: Place::paged(port, table, lens, inputs, bytes.len())?, bytes, nvfp4: false })
 }
 
 /// Runs the forward of a node.

@@ -21,7 +21,7 @@ mod ranking_tests;
 #[cfg(test)]
 mod tests;
 
-use crate::sdpa::{matching, Direction};
+use crate::sdpa::{matching, Direction, Recipe};
 use crate::{Decline, Facts, Family, Knobs, Row, Target};
 
 /// The family record.
@@ -29,9 +29,9 @@ pub static FAMILY: Family =
     Family { name: "sdpa_fwd", base: 20500, rows: rows::ROWS, serves, mismatch, recommend: heuristics::recommend };
 
 fn serves(facts: &Facts) -> bool {
-    matches!(facts, Facts::Sdpa(f) if f.direction == Direction::Forward)
+    matches!(facts, Facts::Sdpa(f) if (f.direction, f.recipe) == (Direction::Forward, Recipe::Plain))
 }
 
 fn mismatch(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option<Decline> {
-    matching::mismatch(Direction::Forward, row, facts, knobs, target)
+    matching::mismatch((Direction::Forward, Recipe::Plain), row, facts, knobs, target)
 }

@@ -6,6 +6,7 @@
 mod sdpa;
 
 use crate::graph::{FrozenGraph, Op};
+use frostgraph_engines::sdpa::Direction;
 use frostgraph_engines::Facts;
 
 /// Facts of the node at this index of [`FrozenGraph::nodes`].
@@ -17,5 +18,7 @@ pub fn analyze(graph: &FrozenGraph, node: usize) -> Facts {
     match &node.op {
         Op::Sdpa(a) => Facts::Sdpa(Box::new(sdpa::forward(graph, node, a))),
         Op::SdpaBackward(a) => Facts::Sdpa(Box::new(sdpa::backward(graph, node, a))),
+        Op::Nvfp4Qat(a) => Facts::Sdpa(Box::new(sdpa::qat(graph, node, a, Direction::Forward))),
+        Op::Nvfp4QatBackward(a) => Facts::Sdpa(Box::new(sdpa::qat(graph, node, a, Direction::Backward))),
     }
 }

@@ -4,7 +4,7 @@ use super::choose::ChoiceArgs;
 use super::load::GraphArgs;
 use super::report::{Exit, Report};
 use super::{grouped, plans, text, Style};
-use frostgraph::engines::sdpa::{Scale, StatsPacking};
+use frostgraph::engines::sdpa::{Recipe, Scale, StatsPacking};
 use frostgraph::engines::{DType, Facts, Maturity, Port, Ragged, SdpaFacts, Step, Uid, MANIFEST};
 use frostgraph::plan::{Built, NodePlans, Plan};
 use frostgraph::Result;
@@ -100,6 +100,10 @@ fn facts_list(f: &SdpaFacts) -> Vec<(&'static str, String)> {
         };
         out.push(("stats", format!("packed {name}")));
     }
+    match f.recipe {
+        Recipe::Plain => {}
+        Recipe::Nvfp4Qat => out.push(("recipe", "NVFP4 fake quantisation of Q, K, V and P".into())),
+    }
     out.push(("features", if features.is_empty() { "none".into() } else { features.join(", ") }));
     if let Some(why) = &f.invalid {
         out.push(("invalid", why.clone()));
@@ -115,6 +119,7 @@ fn operands(f: &SdpaFacts) -> Vec<(&'static str, &Port)> {
         ("V", &p.v),
         ("O", &p.o),
         ("Stats", &p.stats),
+        ("high-precision O", &p.high_precision_o),
         ("dO", &p.d_o),
         ("dQ", &p.dq),
         ("dK", &p.dk),

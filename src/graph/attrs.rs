@@ -140,6 +140,17 @@ pub struct SdpaAttrs {
     pub mma_core_mode: Option<DType>,
 }
 
+/// Attributes of an NVFP4 QAT node, forward or backward, as recorded.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct QatAttrs {
+    /// Mask spelling.
+    pub mask: Mask,
+    /// Softmax scale.
+    pub attn_scale: Option<f32>,
+    /// Bitwise-reproducible gradients; asked of a backward only.
+    pub deterministic: bool,
+}
+
 /// Attributes of a backward node as recorded.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SdpaBackwardAttrs {

@@ -103,16 +103,18 @@ fn distinct(t: &Tensor, packed_stats: bool) -> Result<()> {
 /// Operands that the operation would neither read nor write: an output left unwritten would break invariant I6, an input would be
 /// ignored in silence. Inputs that become facts pass, so that rows decline them by name.
 pub(super) fn foreign_ports(node: &Node) -> Result<()> {
-    let backward = matches!(node.op, Op::SdpaBackward(_));
+    let backward = node.op.is_backward();
+    let qat = match node.op {
+        Op::Sdpa(_) | Op::SdpaBackward(_) => false,
+        Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) => true,
+    };
     let input = node.inputs.keys().find(|&p| match p {
-        InPort::O | InPort::DO | InPort::Stats => !backward,
-        InPort::Q
-        | InPort::K
-        | InPort::V
-        | InPort::AttnScale
+        InPort::Q | InPort::K | InPort::V | InPort::SeqLenQ | InPort::SeqLenKv => false,
+        InPort::DO | InPort::Stats => !backward,
+        InPort::O => !backward || qat,
+        InPort::HighPrecisionO => !backward || !qat,
+        InPort::AttnScale
         | InPort::Bias
-        | InPort::SeqLenQ
-        | InPort::SeqLenKv
         | InPort::CuSeqLenQ
         | InPort::CuSeqLenKv
         | InPort::Seed
@@ -124,12 +126,15 @@ pub(super) fn foreign_ports(node: &Node) -> Result<()> {
         | InPort::PageTableV
         | InPort::BlockMask
         | InPort::Sink
-        | InPort::KvMask => false,
+        | InPort::KvMask => qat,
     });
     let output = node.outputs.keys().find(|&p| match p {
-        OutPort::O | OutPort::Stats | OutPort::Max | OutPort::SumExp => backward,
-        OutPort::DQ | OutPort::DK | OutPort::DV | OutPort::DBias | OutPort::DSink => !backward,
-        OutPort::RngDump => false,
+        OutPort::O | OutPort::Stats => backward,
+        OutPort::HighPrecisionO => backward || !qat,
+        OutPort::Max | OutPort::SumExp => backward || qat,
+        OutPort::DQ | OutPort::DK | OutPort::DV => !backward,
+        OutPort::DBias | OutPort::DSink => !backward || qat,
+        OutPort::RngDump => qat,
     });
     let (kind, port) = match (input, output) {
         (Some(p), _) => ("input", p.json()),
@@ -146,6 +151,7 @@ pub(super) fn attributes(node: &Node, tensors: &[Tensor]) -> Result<()> {
     let (scale, probability) = match &node.op {
         Op::Sdpa(a) => (a.attn_scale, a.dropout_probability),
         Op::SdpaBackward(a) => (a.attn_scale, a.dropout_probability),
+        Op::Nvfp4Qat(a) | Op::Nvfp4QatBackward(a) => (a.attn_scale, None),
     };
     if let Some(s) = scale {
         if !s.is_finite() {
@@ -167,6 +173,7 @@ pub(super) fn attributes(node: &Node, tensors: &[Tensor]) -> Result<()> {
     let totals = match &node.op {
         Op::Sdpa(a) => [a.max_total_seq_len_q, a.max_total_seq_len_kv, a.max_seq_len_kv],
         Op::SdpaBackward(a) => [a.max_total_seq_len_q, a.max_total_seq_len_kv, None],
+        Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) => [None; 3],
     };
     if let Some(n) = totals.into_iter().flatten().find(|&n| n < 1) {
         return bad(format!("a declared length maximum of {n}"), "at least 1");
@@ -175,7 +182,12 @@ pub(super) fn attributes(node: &Node, tensors: &[Tensor]) -> Result<()> {
         Op::Sdpa(a) if a.wants_stats() == Some(false) && node.outputs.contains_key(&OutPort::Stats) => {
             bad("a Stats output on a node that does not generate Stats".into(), "generate_stats, or no Stats output")
         }
-        Op::Sdpa(_) | Op::SdpaBackward(_) => Ok(()),
+        // A scale of 0 or below is legal attention, but no QAT recipe: the reference refuses it (facts §8.2).
+        Op::Nvfp4Qat(a) | Op::Nvfp4QatBackward(a) if a.attn_scale.is_some_and(|s| s <= 0.0) => {
+            bad(format!("attn_scale {}", a.attn_scale.unwrap_or_default()), "a finite number above 0")
+        }
+        Op::Nvfp4Qat(a) if a.deterministic => bad("deterministic on a forward".into(), "the attribute on a backward only"),
+        Op::Sdpa(_) | Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) => Ok(()),
     }
 }
 

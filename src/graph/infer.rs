@@ -9,7 +9,13 @@ pub(super) fn dtypes(tensors: &mut [Tensor], nodes: &[Node], options: &GraphOpti
         for (port, &id) in &node.outputs {
             let statistic = match port {
                 OutPort::Stats | OutPort::Max | OutPort::SumExp | OutPort::DSink => true,
-                OutPort::O | OutPort::RngDump | OutPort::DQ | OutPort::DK | OutPort::DV | OutPort::DBias => false,
+                OutPort::O
+                | OutPort::HighPrecisionO
+                | OutPort::RngDump
+                | OutPort::DQ
+                | OutPort::DK
+                | OutPort::DV
+                | OutPort::DBias => false,
             };
             let t = &mut tensors[id.0 as usize];
             if statistic && t.dtype.is_none() {
@@ -72,7 +78,7 @@ pub(super) fn outputs(node: &Node, tensors: &mut [Tensor]) -> Result<()> {
     for (port, &id) in &node.outputs {
         let t = id.0 as usize;
         match port {
-            OutPort::O => {
+            OutPort::O | OutPort::HighPrecisionO => {
                 let order = order_of(&tensors[q.0 as usize]);
                 fill(&mut tensors[t], &[b, h, s_q, d_v], |d| compact(d, &order))?;
             }
@@ -105,7 +111,7 @@ pub(super) fn s_kv(node: &Node, tensors: &[Tensor]) -> i64 {
     let Some(table) = tensor(InPort::PageTableK).or(tensor(InPort::PageTableV)) else { return rows };
     let max = match &node.op {
         Op::Sdpa(a) => a.max_seq_len_kv,
-        Op::SdpaBackward(_) => None,
+        Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) => None,
     };
     max.unwrap_or_else(|| table.dim.get(2).copied().unwrap_or(0).saturating_mul(rows))
 }

@@ -12,15 +12,17 @@ mod infer;
 mod node;
 mod order;
 mod ports;
+mod qat;
 pub mod rules;
 mod sdpa;
 mod tensor;
 mod uids;
 
-pub use attrs::{Alignment, AttnScale, Dropout, Implementation, Mask, SdpaAttrs, SdpaBackwardAttrs};
+pub use attrs::{Alignment, AttnScale, Dropout, Implementation, Mask, QatAttrs, SdpaAttrs, SdpaBackwardAttrs};
 pub use builder::{Compat, Graph, GraphOptions};
 pub use frozen::FrozenGraph;
 pub use node::{Node, Op};
 pub use ports::{InPort, OutPort};
+pub use qat::{Nvfp4Qat, Nvfp4QatBackward, Nvfp4QatGrads, Nvfp4QatOutputs};
 pub use sdpa::{Sdpa, SdpaBackward, SdpaGrads, SdpaOutputs};
 pub use tensor::{RaggedOffset, Reordering, ScalarValue, Tensor, TensorId};

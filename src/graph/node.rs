@@ -1,6 +1,6 @@
 //! Nodes: an operation with its operands.
 
-use super::{InPort, OutPort, SdpaAttrs, SdpaBackwardAttrs, TensorId};
+use super::{InPort, OutPort, QatAttrs, SdpaAttrs, SdpaBackwardAttrs, TensorId};
 use crate::DType;
 use std::collections::BTreeMap;
 
@@ -11,6 +11,10 @@ pub enum Op {
     Sdpa(SdpaAttrs),
     /// `SDPA_BWD`: attention backward.
     SdpaBackward(SdpaBackwardAttrs),
+    /// `NVFP4_ATTENTION_QAT`: attention forward with NVFP4 fake quantisation.
+    Nvfp4Qat(QatAttrs),
+    /// `NVFP4_ATTENTION_QAT_BWD`: its backward.
+    Nvfp4QatBackward(QatAttrs),
 }
 
 impl Op {
@@ -19,6 +23,8 @@ impl Op {
         match self {
             Op::Sdpa(_) => "SDPA",
             Op::SdpaBackward(_) => "SDPA_BWD",
+            Op::Nvfp4Qat(_) => "NVFP4_ATTENTION_QAT",
+            Op::Nvfp4QatBackward(_) => "NVFP4_ATTENTION_QAT_BWD",
         }
     }
 
@@ -27,6 +33,15 @@ impl Op {
         match self {
             Op::Sdpa(a) => &a.mask,
             Op::SdpaBackward(a) => &a.mask,
+            Op::Nvfp4Qat(a) | Op::Nvfp4QatBackward(a) => &a.mask,
+        }
+    }
+
+    /// Whether the node computes gradients.
+    pub fn is_backward(&self) -> bool {
+        match self {
+            Op::Sdpa(_) | Op::Nvfp4Qat(_) => false,
+            Op::SdpaBackward(_) | Op::Nvfp4QatBackward(_) => true,
         }
     }
 }

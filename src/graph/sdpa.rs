@@ -270,7 +270,7 @@ impl Graph {
     }
 
     /// The given operands as ports, each handle checked before anything is added to the graph.
-    fn operands(&self, list: &[(InPort, Option<TensorId>)]) -> Result<BTreeMap<InPort, TensorId>> {
+    pub(super) fn operands(&self, list: &[(InPort, Option<TensorId>)]) -> Result<BTreeMap<InPort, TensorId>> {
         let mut ports = BTreeMap::new();
         for &(port, id) in list {
             let Some(id) = id else { continue };
@@ -286,7 +286,7 @@ impl Graph {
     }
 
     /// The index of the node makes an automatic name unique among automatic names in constant time.
-    fn node_name(&self, given: String, base: &str) -> String {
+    pub(super) fn node_name(&self, given: String, base: &str) -> String {
         match (given.is_empty(), self.nodes.len()) {
             (false, _) => given,
             (true, 0) => base.to_string(),
@@ -294,7 +294,7 @@ impl Graph {
         }
     }
 
-    fn produce(&mut self, node: &str, port: OutPort, outputs: &mut BTreeMap<OutPort, TensorId>) -> TensorId {
+    pub(super) fn produce(&mut self, node: &str, port: OutPort, outputs: &mut BTreeMap<OutPort, TensorId>) -> TensorId {
         let mut t = Tensor::new(format!("{node}::{}", port.json()), Vec::new());
         t.is_virtual = true;
         let id = self.tensor(t);

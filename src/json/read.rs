@@ -1,11 +1,11 @@
 //! From a JSON value to a graph.
 
 use super::check::{brief, child, float, Checker, Obj};
-use super::tables::{self, BACKWARD, CONTEXT, ENVELOPE, FORWARD, TENSOR, TENSOR_V1};
+use super::tables::{self, CONTEXT, ENVELOPE, OPERATIONS, TENSOR, TENSOR_V1};
 use super::{Loaded, Strictness};
 use crate::graph::{
-    Alignment, Graph, GraphOptions, Implementation, InPort, Mask, Node, Op, OutPort, RaggedOffset, Reordering, ScalarValue,
-    SdpaAttrs, SdpaBackwardAttrs, Tensor, TensorId,
+    Alignment, Graph, GraphOptions, Implementation, InPort, Mask, Node, Op, OutPort, QatAttrs, RaggedOffset, Reordering,
+    ScalarValue, SdpaAttrs, SdpaBackwardAttrs, Tensor, TensorId,
 };
 use crate::{Error, ErrorCode, Result};
 use serde_json::Value;
@@ -66,7 +66,7 @@ fn served(nodes: &[Obj<'_>]) -> Result<()> {
             Some(v) => return Err(Error::new(ErrorCode::JsonValue, brief(v), "a node tag").at(obj.child("tag"))),
             None => return Err(Error::new(ErrorCode::JsonMissingKey, "no key \"tag\"", "the node's operation").at(&obj.pointer)),
         };
-        if matches!(tag, "SDPA" | "SDPA_BWD") {
+        if OPERATIONS.iter().any(|o| o.tag == tag) {
             continue;
         }
         let name = obj.text("name").unwrap_or("");
@@ -79,10 +79,19 @@ fn served(nodes: &[Obj<'_>]) -> Result<()> {
         } else {
             "No operation of cudnn-frontend has this tag"
         };
-        let error = Error::new(ErrorCode::JsonTag, format!("node '{name}' has tag {tag}"), "SDPA or SDPA_BWD");
+        let error = Error::new(ErrorCode::JsonTag, format!("node '{name}' has tag {tag}"), served_tags());
         first = Some(error.at(obj.child("tag")).help(help));
     }
     first.map_or(Ok(()), |e| Err(e.details(others)))
+}
+
+/// `A, B or C`.
+fn served_tags() -> String {
+    let tags: Vec<&str> = OPERATIONS.iter().map(|o| o.tag).collect();
+    match tags.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        _ => tags.concat(),
+    }
 }
 
 fn options(c: &mut Checker, doc: &Obj<'_>) -> Result<GraphOptions> {
@@ -250,9 +259,16 @@ fn scalar(v: &Value, pointer: String) -> Result<ScalarValue> {
 }
 
 fn node(c: &mut Checker, tensors: &Tensors, obj: &Obj<'_>) -> Result<Node> {
-    let backward = obj.text("tag") == Some("SDPA_BWD");
-    c.object(obj, &[if backward { BACKWARD } else { FORWARD }])?;
-    let op = if backward { Op::SdpaBackward(backward_attrs(obj)?) } else { Op::Sdpa(forward_attrs(obj)?) };
+    let tag = obj.text("tag").unwrap_or_default();
+    // `served` has made sure that the tag is one of the table.
+    let keys = OPERATIONS.iter().find(|o| o.tag == tag).map_or(&[][..], |o| o.keys);
+    c.object(obj, &[keys])?;
+    let op = match tag {
+        "SDPA_BWD" => Op::SdpaBackward(backward_attrs(obj)?),
+        "NVFP4_ATTENTION_QAT" => Op::Nvfp4Qat(qat_attrs(obj)?),
+        "NVFP4_ATTENTION_QAT_BWD" => Op::Nvfp4QatBackward(qat_attrs(obj)?),
+        _ => Op::Sdpa(forward_attrs(obj)?),
+    };
     let inputs = ports(tensors, obj, "inputs", InPort::from_json)?;
     let outputs = ports(tensors, obj, "outputs", OutPort::from_json)?;
     let name = obj.text("name").unwrap_or("").into();
@@ -313,5 +329,13 @@ fn backward_attrs(obj: &Obj<'_>) -> Result<SdpaBackwardAttrs> {
         max_total_seq_len_q: obj.int("max_total_seq_len_q"),
         max_total_seq_len_kv: obj.int("max_total_seq_len_kv"),
         score_mod: obj.flag("score_mod"),
+    })
+}
+
+fn qat_attrs(obj: &Obj<'_>) -> Result<QatAttrs> {
+    Ok(QatAttrs {
+        mask: mask(obj),
+        attn_scale: obj.finite("attn_scale_value")?,
+        deterministic: obj.flag("is_deterministic_algorithm"),
     })
 }

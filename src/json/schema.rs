@@ -1,6 +1,6 @@
 //! The JSON Schema, printed from the key tables that the reader checks against.
 
-use super::tables::{Key, Kind, BACKWARD, CONTEXT, ENVELOPE, FORWARD, TENSOR};
+use super::tables::{Key, Kind, CONTEXT, ENVELOPE, OPERATIONS, TENSOR};
 use crate::DType;
 use serde_json::{json, Map, Value};
 
@@ -17,7 +17,7 @@ pub fn schema() -> Value {
     properties["context"] = json!({ "$ref": "#/$defs/context" });
     properties["nodes"] = json!({
         "description": "Operations in insertion order.",
-        "items": { "oneOf": [{ "$ref": "#/$defs/SDPA" }, { "$ref": "#/$defs/SDPA_BWD" }] },
+        "items": { "oneOf": OPERATIONS.iter().map(|o| json!({ "$ref": format!("#/$defs/{}", o.tag) })).collect::<Vec<_>>() },
         "type": "array",
     });
     properties["tensors"] = json!({
@@ -26,11 +26,12 @@ pub fn schema() -> Value {
         "type": "array",
     });
     root["$defs"] = json!({
-        "SDPA": object_schema(FORWARD, "Scaled dot-product attention, forward."),
-        "SDPA_BWD": object_schema(BACKWARD, "Scaled dot-product attention, backward."),
         "context": object_schema(CONTEXT, "Graph-wide defaults."),
         "tensor": object_schema(TENSOR, "A tensor."),
     });
+    for o in OPERATIONS {
+        root["$defs"][o.tag] = object_schema(o.keys, o.doc);
+    }
     root
 }
 

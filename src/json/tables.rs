@@ -146,6 +146,64 @@ pub(super) const BACKWARD: &[Key] = &[
     key("tag", Kind::Choice(&["SDPA_BWD"]), "Operation.").required(),
 ];
 
+pub(super) const QAT_FORWARD: &[Key] = &[
+    key("alibi_mask", Kind::Bool, "Linear position bias."),
+    key("attn_scale_value", Kind::HexFloat, "Softmax scale, finite and above 0; null is 1.0.").or_null(),
+    key("compute_data_type", Kind::DType, "Written only when set.").or_null(),
+    key("diagonal_alignment", Kind::Choice(ALIGNMENTS), "Corner in which the diagonal is anchored.").or_null(),
+    key("inputs", Kind::Inputs(QAT_FORWARD_INPUTS), "Operands read.").required(),
+    key("left_bound", Kind::Int(i64::MIN), "Length L of the window: keys k > q + diag - L are kept.").or_null(),
+    key("name", Kind::Text, "Label."),
+    key("outputs", Kind::Outputs(QAT_FORWARD_OUTPUTS), "Operands written.").required(),
+    key("padding_mask", Kind::Bool, "Rows past the sequence lengths are masked."),
+    key("right_bound", Kind::Int(i64::MIN), "R: keys k <= q + diag + R are kept; 0 is causal.").or_null(),
+    key("tag", Kind::Choice(&["NVFP4_ATTENTION_QAT"]), "Operation.").required(),
+];
+
+pub(super) const QAT_BACKWARD: &[Key] = &[
+    key("alibi_mask", Kind::Bool, "Linear position bias."),
+    key("attn_scale_value", Kind::HexFloat, "Softmax scale, finite and above 0; null is 1.0.").or_null(),
+    key("compute_data_type", Kind::DType, "Written only when set.").or_null(),
+    key("diagonal_alignment", Kind::Choice(ALIGNMENTS), "Corner in which the diagonal is anchored.").or_null(),
+    key("inputs", Kind::Inputs(QAT_BACKWARD_INPUTS), "Operands read.").required(),
+    key("is_deterministic_algorithm", Kind::Bool, "Bitwise reproducible gradients."),
+    key("left_bound", Kind::Int(i64::MIN), "Length L of the window: keys k > q + diag - L are kept.").or_null(),
+    key("name", Kind::Text, "Label."),
+    key("outputs", Kind::Outputs(QAT_BACKWARD_OUTPUTS), "Operands written.").required(),
+    key("padding_mask", Kind::Bool, "Rows past the sequence lengths are masked."),
+    key("right_bound", Kind::Int(i64::MIN), "R: keys k <= q + diag + R are kept; 0 is causal.").or_null(),
+    key("tag", Kind::Choice(&["NVFP4_ATTENTION_QAT_BWD"]), "Operation.").required(),
+];
+
+/// What the NVFP4 QAT nodes read and write: what their operation defines and nothing that it would have to ignore.
+const QAT_FORWARD_INPUTS: &[InPort] = &[InPort::Q, InPort::K, InPort::V, InPort::SeqLenQ, InPort::SeqLenKv];
+
+const QAT_FORWARD_OUTPUTS: &[OutPort] = &[OutPort::O, OutPort::HighPrecisionO, OutPort::Stats];
+
+const QAT_BACKWARD_INPUTS: &[InPort] =
+    &[InPort::Q, InPort::K, InPort::V, InPort::HighPrecisionO, InPort::DO, InPort::Stats, InPort::SeqLenQ, InPort::SeqLenKv];
+
+const QAT_BACKWARD_OUTPUTS: &[OutPort] = &[OutPort::DQ, OutPort::DK, OutPort::DV];
+
+/// An operation with a table: its tag, its keys, and what it is.
+pub(super) struct Operation {
+    pub tag: &'static str,
+    pub keys: &'static [Key],
+    pub doc: &'static str,
+}
+
+/// Every operation that is read and written.
+pub(super) const OPERATIONS: &[Operation] = &[
+    Operation { tag: "SDPA", keys: FORWARD, doc: "Scaled dot-product attention, forward." },
+    Operation { tag: "SDPA_BWD", keys: BACKWARD, doc: "Scaled dot-product attention, backward." },
+    Operation {
+        tag: "NVFP4_ATTENTION_QAT",
+        keys: QAT_FORWARD,
+        doc: "frostgraph: attention forward with NVFP4 fake quantisation of Q, K, V and P.",
+    },
+    Operation { tag: "NVFP4_ATTENTION_QAT_BWD", keys: QAT_BACKWARD, doc: "frostgraph: the backward of NVFP4_ATTENTION_QAT." },
+];
+
 pub(super) const FORWARD_INPUTS: &[InPort] = &[
     InPort::Q,
     InPort::K,

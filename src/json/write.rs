@@ -209,6 +209,13 @@ fn node_value(node: &Node, uids: &[i64]) -> Result<Value> {
             ];
             keys.extend(rare.into_iter().filter_map(|(k, v)| Some((k, v?))));
         }
+        Op::Nvfp4Qat(a) | Op::Nvfp4QatBackward(a) => {
+            keys.extend([("attn_scale_value", or_null(a.attn_scale, hex))]);
+            if node.op.is_backward() {
+                keys.extend([("is_deterministic_algorithm", a.deterministic.into())]);
+            }
+            keys.extend(node.compute_dtype.map(|d| ("compute_data_type", Value::from(d.json()))));
+        }
     }
     Ok(object(keys))
 }

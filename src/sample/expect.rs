@@ -5,9 +5,9 @@ use crate::analyze::analyze;
 use crate::graph::{FrozenGraph, OutPort};
 use crate::Result;
 use frostgraph_engines::sdpa::access::Rows;
-use frostgraph_engines::sdpa::dense::{relative_error, write_dense};
-use frostgraph_engines::sdpa::{oracle, Direction};
-use frostgraph_engines::{DType, Facts, Feature, Port, SdpaFacts, Uid};
+use frostgraph_engines::sdpa::dense::{error_beyond, write_dense};
+use frostgraph_engines::sdpa::{oracle, Direction, Recipe};
+use frostgraph_engines::{qat, DType, Facts, Feature, Port, SdpaFacts, Uid};
 
 /// The oracle's values of one output.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +22,8 @@ pub struct Expectation {
     operand: Port,
     rows: Rows,
     dense: Vec<f64>,
+    /// How far each element may be off beyond rounding (steps of a quantiser near its ties); empty where nothing may.
+    reach: Vec<f64>,
 }
 
 /// How far one output is from the oracle.
@@ -33,7 +35,7 @@ pub struct Comparison {
     pub name: String,
     /// Element type.
     pub dtype: DType,
-    /// Relative Frobenius error; infinite when a NaN or a wrong infinity is found.
+    /// Relative Frobenius error, beyond what a quantiser may step near its ties; infinite when a NaN or a wrong infinity is found.
     pub error: f64,
     /// Largest error that passes.
     pub tolerance: f64,
@@ -96,34 +98,53 @@ pub fn expected(graph: &FrozenGraph, inputs: &HostTensors) -> Result<Vec<Expecta
 
 fn of_node(graph: &FrozenGraph, n: usize, facts: SdpaFacts, store: &HostTensors) -> Result<Vec<Expectation>> {
     let p = &facts.ports;
-    let found: Vec<(OutPort, &Option<Port>, Rows, Vec<f64>)> = match facts.direction {
-        Direction::Forward => {
-            let f = oracle::forward(&facts, &store.view()).map_err(data_error)?;
+    let view = store.view();
+    let exact = |port, operand, rows, dense| (port, operand, rows, dense, Vec::new());
+    type Found<'a> = (OutPort, &'a Option<Port>, Rows, Vec<f64>, Vec<f64>);
+    let found: Vec<Found<'_>> = match (facts.direction, facts.recipe) {
+        (Direction::Forward, Recipe::Plain) => {
+            let f = oracle::forward(&facts, &view).map_err(data_error)?;
             let stats = if facts.features.has(Feature::StatsLog2) { f.stats_log2() } else { f.stats };
             vec![
-                (OutPort::O, &p.o, Rows::Query, f.o),
-                (OutPort::Stats, &p.stats, Rows::Query, stats),
-                (OutPort::Max, &p.score_max, Rows::Query, f.score_max),
-                (OutPort::SumExp, &p.score_sum_exp, Rows::Query, f.score_sum_exp),
+                exact(OutPort::O, &p.o, Rows::Query, f.o),
+                exact(OutPort::Stats, &p.stats, Rows::Query, stats),
+                exact(OutPort::Max, &p.score_max, Rows::Query, f.score_max),
+                exact(OutPort::SumExp, &p.score_sum_exp, Rows::Query, f.score_sum_exp),
             ]
         }
-        Direction::Backward => {
-            let f = oracle::backward(&facts, &store.view()).map_err(data_error)?;
+        (Direction::Backward, Recipe::Plain) => {
+            let f = oracle::backward(&facts, &view).map_err(data_error)?;
             vec![
-                (OutPort::DQ, &p.dq, Rows::Query, f.dq),
-                (OutPort::DK, &p.dk, Rows::Key, f.dk),
-                (OutPort::DV, &p.dv, Rows::Key, f.dv),
-                (OutPort::DBias, &p.dbias, Rows::Declared, f.dbias),
-                (OutPort::DSink, &p.dsink, Rows::Declared, f.dsink),
+                exact(OutPort::DQ, &p.dq, Rows::Query, f.dq),
+                exact(OutPort::DK, &p.dk, Rows::Key, f.dk),
+                exact(OutPort::DV, &p.dv, Rows::Key, f.dv),
+                exact(OutPort::DBias, &p.dbias, Rows::Declared, f.dbias),
+                exact(OutPort::DSink, &p.dsink, Rows::Declared, f.dsink),
+            ]
+        }
+        (Direction::Forward, Recipe::Nvfp4Qat) => {
+            let f = qat::oracle::forward(&facts, &view).map_err(data_error)?;
+            vec![
+                (OutPort::O, &p.o, Rows::Query, f.o, f.o_reach),
+                exact(OutPort::HighPrecisionO, &p.high_precision_o, Rows::Query, f.high_precision_o),
+                exact(OutPort::Stats, &p.stats, Rows::Query, f.stats),
+            ]
+        }
+        (Direction::Backward, Recipe::Nvfp4Qat) => {
+            let f = qat::oracle::backward(&facts, &view).map_err(data_error)?;
+            vec![
+                exact(OutPort::DQ, &p.dq, Rows::Query, f.dq),
+                exact(OutPort::DK, &p.dk, Rows::Key, f.dk),
+                (OutPort::DV, &p.dv, Rows::Key, f.dv, f.dv_reach),
             ]
         }
     };
     let outputs = &graph.nodes()[n].outputs;
     Ok(found
         .into_iter()
-        .filter(|(port, _, _, _)| outputs.contains_key(port))
-        .filter_map(|(port, operand, rows, dense)| Some((port, operand.clone()?, rows, dense)))
-        .map(|(port, operand, rows, dense)| Expectation {
+        .filter(|f| outputs.contains_key(&f.0))
+        .filter_map(|(port, operand, rows, dense, reach)| Some((port, operand.clone()?, rows, dense, reach)))
+        .map(|(port, operand, rows, dense, reach)| Expectation {
             uid: operand.uid,
             name: operand.name.clone(),
             port,
@@ -131,6 +152,7 @@ fn of_node(graph: &FrozenGraph, n: usize, facts: SdpaFacts, store: &HostTensors)
             operand,
             rows,
             dense,
+            reach,
         })
         .collect())
 }
@@ -141,7 +163,7 @@ pub fn check(expected: &[Expectation], inputs: &HostTensors, results: &HostTenso
     for e in expected {
         let Some(bytes) = results.bytes(e.uid) else { continue };
         let dtype = e.operand.dtype;
-        let error = relative_error(&e.facts, &e.operand, e.rows, &inputs.view(), bytes, &e.dense).map_err(data_error)?;
+        let error = error_beyond(&e.facts, &e.operand, e.rows, &inputs.view(), bytes, &e.dense, &e.reach).map_err(data_error)?;
         out.push(Comparison { uid: e.uid, name: e.name.clone(), dtype, error, tolerance: tolerance(dtype) });
     }
     Ok(out)

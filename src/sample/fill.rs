@@ -7,8 +7,8 @@ use crate::graph::{FrozenGraph, InPort, TensorId};
 use crate::{Error, ErrorCode, Result};
 use frostgraph_engines::sdpa::access::Rows;
 use frostgraph_engines::sdpa::dense::write_dense;
-use frostgraph_engines::sdpa::{oracle, Direction};
-use frostgraph_engines::{DType, Facts, SdpaFacts};
+use frostgraph_engines::sdpa::{oracle, Direction, Recipe};
+use frostgraph_engines::{qat, DType, Facts, SdpaFacts};
 use std::collections::BTreeMap;
 
 /// Completes `given` by the integers that say where sequences lie: lengths, their sums, ragged offsets, page tables; and by the
@@ -86,7 +86,7 @@ pub fn inputs(graph: &FrozenGraph, seed: u64, given: HostTensors) -> Result<Host
     let mut store = complete_indices(graph, &facts, seed, given)?;
 
     let roles = roles(graph);
-    let late = |id: &TensorId| matches!(roles.get(id), Some((InPort::O | InPort::Stats, _)));
+    let late = |id: &TensorId| matches!(roles.get(id), Some((InPort::O | InPort::HighPrecisionO | InPort::Stats, _)));
     let wanted = size::input_ids(graph);
     for &id in wanted.iter().filter(|id| !late(id)) {
         let t = graph.tensor(id);
@@ -123,12 +123,22 @@ fn fill_forward_results(graph: &FrozenGraph, n: usize, f: &SdpaFacts, store: &mu
         let known = produced.contains(&id) || store.0.contains_key(&graph.tensor(id).uid.unwrap_or_default());
         (!known).then_some(id)
     };
-    let (o, stats) = (missing(InPort::O, store), missing(InPort::Stats, store));
+    let o = missing(InPort::O, store).or(missing(InPort::HighPrecisionO, store));
+    let stats = missing(InPort::Stats, store);
     if o.is_none() && stats.is_none() {
         return Ok(());
     }
-    let made = oracle::forward(f, &store.view()).map_err(data_error)?;
-    for (id, port, dense) in [(o, &f.ports.o, &made.o), (stats, &f.ports.stats, &made.stats)] {
+    let (made_o, made_stats) = match f.recipe {
+        Recipe::Plain => {
+            let made = oracle::forward(f, &store.view()).map_err(data_error)?;
+            (made.o, made.stats)
+        }
+        Recipe::Nvfp4Qat => {
+            let made = qat::oracle::auxiliaries(f, &store.view()).map_err(data_error)?;
+            (made.o, made.stats)
+        }
+    };
+    for (id, port, dense) in [(o, &f.ports.o, &made_o), (stats, &f.ports.stats, &made_stats)] {
         let (Some(id), Some(port)) = (id, port) else { continue };
         let mut buffer = allocate(graph, id, store)?;
         write_dense(f, port, Rows::Query, &store.view(), dense, buffer.bytes_mut()).map_err(data_error)?;

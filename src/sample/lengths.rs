@@ -110,7 +110,7 @@ pub(super) fn fill_offsets(graph: &FrozenGraph, facts: &[(usize, &SdpaFacts)], s
 /// Operands of a node that are indexed by token, with the side that counts them.
 fn sides(node: &Node) -> Vec<(Side, TensorId)> {
     let of_input = |p: &InPort| match p {
-        InPort::Q | InPort::O | InPort::DO | InPort::Stats => Some(Side::Query),
+        InPort::Q | InPort::O | InPort::HighPrecisionO | InPort::DO | InPort::Stats => Some(Side::Query),
         InPort::K | InPort::V => Some(Side::Key),
         InPort::AttnScale
         | InPort::Bias
@@ -130,7 +130,7 @@ fn sides(node: &Node) -> Vec<(Side, TensorId)> {
         | InPort::KvMask => None,
     };
     let of_output = |p: &OutPort| match p {
-        OutPort::O | OutPort::Stats | OutPort::Max | OutPort::SumExp | OutPort::DQ => Some(Side::Query),
+        OutPort::O | OutPort::HighPrecisionO | OutPort::Stats | OutPort::Max | OutPort::SumExp | OutPort::DQ => Some(Side::Query),
         OutPort::DK | OutPort::DV => Some(Side::Key),
         OutPort::RngDump | OutPort::DBias | OutPort::DSink => None,
     };

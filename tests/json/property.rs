@@ -3,7 +3,7 @@
 use frostgraph::graph::{
     Alignment, Graph, GraphOptions, Implementation, InPort, Mask, Node, Op, OutPort, RaggedOffset, Reordering,
 };
-use frostgraph::graph::{ScalarValue, SdpaAttrs, SdpaBackwardAttrs, Tensor, TensorId};
+use frostgraph::graph::{QatAttrs, ScalarValue, SdpaAttrs, SdpaBackwardAttrs, Tensor, TensorId};
 use frostgraph::json::{from_str, to_value, Strictness};
 use frostgraph::DType;
 use proptest::collection::vec;
@@ -69,16 +69,20 @@ fn op() -> impl Strategy<Value = Op> {
     let totals = (of(0..i64::MAX), of(0..i64::MAX), of(0..i64::MAX));
     let implementation = proptest::sample::select(vec![Implementation::Auto, Implementation::Composite, Implementation::Unified]);
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), of(any::<bool>()));
-    let numbers = (of(finite()), of(finite()), of(finite()), of(dtype()), any::<bool>());
+    let numbers = (of(finite()), of(finite()), of(finite()), of(dtype()), 0..4);
     (mask(), numbers, totals, implementation, flags).prop_map(
         |(
             mask,
-            (attn_scale, dropout_probability, rescale_threshold, softmax_precision, backward),
+            (attn_scale, dropout_probability, rescale_threshold, softmax_precision, kind),
             (max_total_seq_len_q, max_total_seq_len_kv, max_seq_len_kv),
             implementation,
             (stats_use_log2, unfuse_fma, score_mod, attn_scale_prefolded, generate_stats),
         )| {
-            if backward {
+            if kind > 1 {
+                let attrs = QatAttrs { mask, attn_scale, deterministic: kind == 3 && unfuse_fma };
+                return if kind == 2 { Op::Nvfp4Qat(attrs) } else { Op::Nvfp4QatBackward(attrs) };
+            }
+            if kind == 1 {
                 return Op::SdpaBackward(SdpaBackwardAttrs {
                     mask,
                     attn_scale,
@@ -137,15 +141,20 @@ prop_compose! {
             }
         }
         for (op, name, compute_dtype, bits) in ops {
-            let backward = matches!(op, Op::SdpaBackward(_));
             let pick = |i: usize| bits >> (i % 64) & 1 == 1;
-            let inputs: BTreeMap<InPort, TensorId> = [InPort::Q, InPort::K, InPort::V, InPort::Bias, InPort::Sink, InPort::SeqLenQ]
+            use {InPort as I, OutPort as O};
+            let (rare, ports) = match op {
+                Op::Sdpa(_) => ([I::Bias, I::Sink], [O::O, O::Stats, O::Max]),
+                Op::SdpaBackward(_) => ([I::Bias, I::Sink], [O::DQ, O::DK, O::DBias]),
+                Op::Nvfp4Qat(_) => ([I::SeqLenKv, I::SeqLenQ], [O::O, O::Stats, O::HighPrecisionO]),
+                Op::Nvfp4QatBackward(_) => ([I::HighPrecisionO, I::DO], [O::DQ, O::DK, O::DV]),
+            };
+            let inputs: BTreeMap<InPort, TensorId> = [I::Q, I::K, I::V, rare[0], rare[1], I::SeqLenQ]
                 .into_iter()
                 .enumerate()
                 .filter(|(i, _)| pick(*i))
                 .map(|(i, p)| (p, ids[i % n]))
                 .collect();
-            let ports = if backward { [OutPort::DQ, OutPort::DK, OutPort::DBias] } else { [OutPort::O, OutPort::Stats, OutPort::Max] };
             let outputs = ports.into_iter().enumerate().filter(|(i, _)| pick(*i + 8)).map(|(i, p)| (p, ids[(i + 5) % n])).collect();
             g.node(Node { name, op, inputs, outputs, compute_dtype });
         }

@@ -5,21 +5,27 @@
 
 use super::arena::TileId;
 use super::{padded, PAD};
+use crate::codec::nvfp4;
 use crate::sdpa::access::Place;
 
-/// An operand: where it lies and its bytes.
+/// An operand: where it lies, its bytes, and what happens to a row when it is read.
 #[derive(Debug, Clone)]
 pub struct Operand<'a> {
     /// Geometry.
     pub place: Place,
     /// Buffer.
     pub bytes: &'a [u8],
+    /// Whether rows are fake-quantised to NVFP4 along their columns as they are read: Q, K and V of quantisation-aware training.
+    pub nvfp4: bool,
 }
 
 impl Operand<'_> {
-    /// One row in f32 as stored, non-finite values included.
+    /// One row in f32, non-finite values included.
     pub fn raw(&self, t: TileId, row: usize, out: &mut [f32]) {
         self.place.read_row(self.bytes, t.b, t.h, t.start + row, out);
+        if self.nvfp4 {
+            nvfp4::fake_quant_row(out);
+        }
     }
 
     /// Packs the rows of a tile into `rows` (distance [`padded`] columns, padding zero). Bit `i` of the result: row `i` was not finite.
@@ -28,7 +34,7 @@ impl Operand<'_> {
         let mut bad = 0;
         for (i, row) in rows.chunks_exact_mut(dist).enumerate().take(t.rows) {
             let (row, tail) = row.split_at_mut(cols);
-            self.place.read_row(self.bytes, t.b, t.h, t.start + i, row);
+            self.raw(t, i, row);
             tail.fill(0.0);
             if row.iter().fold(false, |bad, x| bad | !x.is_finite()) {
                 row.fill(0.0);

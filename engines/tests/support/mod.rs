@@ -3,8 +3,9 @@
 //! Buffers are laid out and read back by code of this module alone, so that a fault in the engines' element access shows.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use frostgraph_engines::qat::oracle as qat;
 use frostgraph_engines::sdpa::oracle::{OracleBackward, OracleForward, Problem};
-use frostgraph_engines::sdpa::{Direction, Lengths, Mask, Scale, SdpaFacts, SdpaPorts};
+use frostgraph_engines::sdpa::{Direction, Lengths, Mask, Recipe, Scale, SdpaFacts, SdpaPorts};
 use frostgraph_engines::{
     DType, Facts, Feature, FeatureSet, HostBuffers, HostError, Knobs, LaunchPlan, Port, Ragged, Target, Uid,
 };
@@ -71,6 +72,7 @@ pub struct Spec {
     pub o_dtype: Option<DType>,
     /// Magnitude of Q and K values.
     pub size: f64,
+    pub recipe: Recipe,
     pub seed: u64,
 }
 
@@ -100,6 +102,7 @@ impl Spec {
             log2: false,
             o_dtype: None,
             size: 1.0,
+            recipe: Recipe::Plain,
             seed: 7,
         }
     }
@@ -275,6 +278,8 @@ pub mod uid {
     pub const MAX: i64 = 18;
     pub const SUM: i64 = 19;
     pub const SCALE: i64 = 20;
+    /// The high-precision O of an NVFP4 QAT forward; its backward reads it as uid [`O`].
+    pub const HIGH: i64 = 21;
     /// Offsets of the tensor with uid `n` are `OFFSETS + n`.
     pub const OFFSETS: i64 = 100;
 }
@@ -347,6 +352,9 @@ impl Case {
         self.ports.k = Some(self.pool(K, "K", k_dim(s.dqk), l, t));
         self.ports.v = Some(self.pool(V, "V", k_dim(s.dv), l, t));
         self.ports.o = Some(self.sequence(O, "O", q_dim(s.dv), ol, s.o_dtype.unwrap_or(t), true));
+        if s.recipe == Recipe::Nvfp4Qat {
+            self.ports.high_precision_o = Some(self.sequence(HIGH, "high-precision O", q_dim(s.dv), Layout::Sbhd, t, true));
+        }
         self.ports.stats = Some(self.sequence(STATS, "Stats", q_dim(1), s.stats_layout, DType::F32, true));
         self.ports.score_max = Some(self.sequence(MAX, "Max", q_dim(1), s.stats_layout, DType::F32, true));
         self.ports.score_sum_exp = Some(self.sequence(SUM, "Sum_exp", q_dim(1), Layout::Bhsd, DType::F32, true));
@@ -522,10 +530,14 @@ impl Case {
                 (ports.d_o, ports.dq, ports.dk, ports.dv) = (None, None, None, None);
                 (ports.dbias, ports.dsink) = (None, None);
             }
-            Direction::Backward => (ports.score_max, ports.score_sum_exp) = (None, None),
+            Direction::Backward => (ports.score_max, ports.score_sum_exp, ports.high_precision_o) = (None, None, None),
+        }
+        if s.recipe == Recipe::Nvfp4Qat {
+            (ports.score_max, ports.score_sum_exp) = (None, None);
         }
         SdpaFacts {
             direction,
+            recipe: s.recipe,
             invalid: None,
             b: s.b as i64,
             h_q: s.hq as i64,
@@ -594,7 +606,11 @@ impl Case {
     }
 
     pub fn forward(&self) -> Result<BTreeMap<Uid, Buffer>, HostError> {
-        self.execute(self.facts(Direction::Forward), &[O, STATS, MAX, SUM])
+        let uids: &[Uid] = match self.spec.recipe {
+            Recipe::Plain => &[O, STATS, MAX, SUM],
+            Recipe::Nvfp4Qat => &[O, HIGH, STATS],
+        };
+        self.execute(self.facts(Direction::Forward), uids)
     }
 
     /// Replaces the values of Q, K, V, dO or the bias, in the problem and in the buffer.
@@ -664,8 +680,47 @@ impl Case {
         }
     }
 
+    /// As a caller of NVFP4 QAT: the inputs of a node as the oracle takes them.
+    pub fn view(&self) -> BTreeMap<Uid, &[u8]> {
+        self.inputs.iter().map(|(u, b)| (*u, b.bytes())).collect()
+    }
+
+    /// NVFP4 QAT forward against the oracle; returns the results, and how wrong O would be if P had not been quantised.
+    pub fn check_qat_forward(&self) -> (BTreeMap<Uid, Buffer>, f64) {
+        let got = self.forward().unwrap_or_else(|e| panic!("{e}\n{:?}", self.spec));
+        let want = qat::forward(&self.facts(Direction::Forward), &self.view()).unwrap();
+        let t = self.tolerance();
+        for (uid, want, reach, tolerance) in
+            [(O, &want.o, &want.o_reach[..], t), (HIGH, &want.high_precision_o, &[], t), (STATS, &want.stats, &[], 1e-5)]
+        {
+            let error = self.error_beyond(uid, &got, want, reach);
+            assert!(error <= tolerance, "{}: error {error:.2e}\n{:?}", self.spots[&uid].port.name, self.spec);
+        }
+        let unquantised = beyond(&want.high_precision_o, &want.o, &want.o_reach);
+        (got, unquantised)
+    }
+
+    /// NVFP4 QAT backward on the oracle's auxiliaries, against the oracle; and how wrong dV would be if P had not been quantised.
+    pub fn check_qat_backward(&mut self) -> (BTreeMap<Uid, Buffer>, f64) {
+        let made = qat::forward(&self.facts(Direction::Forward), &self.view()).unwrap();
+        self.store(O, self.spec.sq, &made.high_precision_o);
+        self.store(STATS, self.spec.sq, &made.stats);
+        let got = self.run_backward().unwrap_or_else(|e| panic!("{e}\n{:?}", self.spec));
+        let want = qat::backward(&self.facts(Direction::Backward), &self.view()).unwrap();
+        for (uid, want, reach) in [(DQ, &want.dq, &[][..]), (DK, &want.dk, &[]), (DV, &want.dv, &want.dv_reach)] {
+            let error = self.error_beyond(uid, &got, want, reach);
+            assert!(error <= self.tolerance(), "{}: error {error:.2e}\n{:?}", self.spots[&uid].port.name, self.spec);
+        }
+        (got, beyond(&want.unquantised_dv, &want.dv, &want.dv_reach))
+    }
+
     /// Relative Frobenius distance of an output over its elements; equal infinities agree, a NaN never does.
     pub fn error(&self, uid: Uid, outputs: &BTreeMap<Uid, Buffer>, want: &[f64]) -> f64 {
+        self.error_beyond(uid, outputs, want, &[])
+    }
+
+    /// The distance beyond `reach` around every element; an empty one is all zero.
+    pub fn error_beyond(&self, uid: Uid, outputs: &BTreeMap<Uid, Buffer>, want: &[f64], reach: &[f64]) -> f64 {
         let spot = &self.spots[&uid];
         let (mut diff, mut norm) = (0.0f64, 0.0f64);
         for (i, at) in spot.elements(self.rows_of(uid)) {
@@ -676,7 +731,7 @@ impl Case {
             if !got.is_finite() {
                 return f64::INFINITY;
             }
-            diff += (got - want[i]).powi(2);
+            diff += ((got - want[i]).abs() - reach.get(i).copied().unwrap_or(0.0)).max(0.0).powi(2);
             norm += want[i].powi(2);
         }
         if norm > 0.0 {
@@ -732,12 +787,20 @@ impl Case {
     }
 }
 
+/// Relative distance of `got` from `want` beyond `reach`.
+fn beyond(got: &[f64], want: &[f64], reach: &[f64]) -> f64 {
+    let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
+    let off = norm(&mut got.iter().zip(want).zip(reach).map(|((g, w), r)| ((g - w).abs() - r).max(0.0)));
+    off / norm(&mut want.iter().copied()).max(1e-30)
+}
+
 /// The plan of the CPU row that serves these facts.
 pub fn plan(facts: &Facts) -> LaunchPlan {
     let f = facts.expect_sdpa();
-    let lower = match f.direction {
-        Direction::Forward => frostgraph_engines::sdpa_fwd::cpu::lower,
-        Direction::Backward => frostgraph_engines::sdpa_bwd::cpu::lower,
+    let lower = match (f.direction, f.recipe) {
+        (Direction::Forward, Recipe::Plain) => frostgraph_engines::sdpa_fwd::cpu::lower,
+        (Direction::Forward, Recipe::Nvfp4Qat) => frostgraph_engines::qat_fwd::cpu::lower,
+        (Direction::Backward, _) => frostgraph_engines::sdpa_bwd::cpu::lower,
     };
     lower(facts, &Knobs::NONE, &Target::Cpu).unwrap_or_else(|d| panic!("{d}"))
 }

@@ -73,7 +73,7 @@ fn uses(f: Feature, asked: &Asked) -> bool {
         Feature::Padding => !thd && request.mask.padding && kv_lengths,
         Feature::CuSeqLen => p.cu_seq_len_q.is_some() || p.cu_seq_len_kv.is_some(),
         Feature::Sink => p.sink.is_some(),
-        Feature::Stats => request.direction() == Direction::Forward && request.wants_stats,
+        Feature::Stats => request.direction == Direction::Forward && request.wants_stats,
         Feature::Thd => thd,
         Feature::ThdPaddedStats => thd && p.stats.as_ref().is_some_and(|s| s.ragged.is_none()),
         Feature::StridedStats => p.stats.as_ref().is_some_and(|s| s.ragged.is_none() && !row_major(s)),
@@ -109,7 +109,7 @@ fn row_major(p: &Port) -> bool {
 /// The four-dimensional operands.
 fn main(facts: &SdpaFacts) -> impl Iterator<Item = &Port> {
     let p = &facts.ports;
-    [&p.q, &p.k, &p.v, &p.o, &p.d_o, &p.dq, &p.dk, &p.dv].into_iter().flatten()
+    [&p.q, &p.k, &p.v, &p.o, &p.high_precision_o, &p.d_o, &p.dq, &p.dk, &p.dv].into_iter().flatten()
 }
 
 /// Operands read through strides.

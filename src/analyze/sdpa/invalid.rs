@@ -7,11 +7,11 @@ use super::mask::Spelling;
 use super::ports::{dtype, Operands};
 use super::Request;
 use crate::graph::{InPort, OutPort, Tensor};
-use frostgraph_engines::sdpa::Direction;
+use frostgraph_engines::sdpa::{Direction, Recipe};
 use frostgraph_engines::DType;
 
 pub(super) fn reason(operands: &Operands, request: &Request, spelling: &Spelling) -> Option<String> {
-    let c = Check { o: operands, r: request, direction: request.direction() };
+    let c = Check { o: operands, r: request, direction: request.direction };
     let text = c
         .ports()
         .or_else(|| c.paged())
@@ -22,9 +22,11 @@ pub(super) fn reason(operands: &Operands, request: &Request, spelling: &Spelling
         .or_else(|| c.sink())
         .or_else(|| c.stats())
         .or_else(|| c.attributes())?;
-    let prefix = match request.direction() {
-        Direction::Forward => "sdpa",
-        Direction::Backward => "sdpa_backward",
+    let prefix = match (request.direction, request.recipe) {
+        (Direction::Forward, Recipe::Plain) => "sdpa",
+        (Direction::Backward, Recipe::Plain) => "sdpa_backward",
+        (Direction::Forward, Recipe::Nvfp4Qat) => "nvfp4_attention_qat_forward",
+        (Direction::Backward, Recipe::Nvfp4Qat) => "nvfp4_attention_qat_backward",
     };
     Some(format!("{prefix}: {text}"))
 }
@@ -50,9 +52,19 @@ impl Check<'_> {
         let backward = self.direction == Direction::Backward;
         let input = |p: InPort| (p.json(), self.o.input(p));
         let output = |p: OutPort| (p.json(), self.o.output(p));
-        let forward = [input(InPort::Q), input(InPort::K), input(InPort::V), ("O", self.o.o(self.direction))];
+        let qat = self.r.recipe == Recipe::Nvfp4Qat;
+        let forward = [input(InPort::Q), input(InPort::K), input(InPort::V), (self.o_name(), self.o.o(self.r))];
+        let high = output(OutPort::HighPrecisionO);
         let grads = [input(InPort::DO), output(OutPort::DQ), output(OutPort::DK), output(OutPort::DV)];
-        forward.into_iter().chain(grads.into_iter().filter(move |_| backward))
+        forward.into_iter().chain((qat && !backward).then_some(high)).chain(grads.into_iter().filter(move |_| backward))
+    }
+
+    /// What the graph file calls O.
+    fn o_name(&self) -> &'static str {
+        match (self.direction, self.r.recipe) {
+            (Direction::Forward, _) | (Direction::Backward, Recipe::Plain) => InPort::O.json(),
+            (Direction::Backward, Recipe::Nvfp4Qat) => InPort::HighPrecisionO.json(),
+        }
     }
 
     fn get(&self, port: InPort) -> [i64; 4] {
@@ -116,12 +128,18 @@ impl Check<'_> {
         let k_batch = if self.o.paged() { k[0] } else { q[0] };
         let first = differs("K", k, [k_batch, k[1], k[2], q[3]])
             .or_else(|| differs("V", v, [k[0], k[1], k[2], v[3]]))
-            .or_else(|| differs("O", self.o.o(self.direction).map_or([0; 4], dim), [q[0], q[1], q[2], v[3]]));
+            .or_else(|| differs(self.o_name(), self.o.o(self.r).map_or([0; 4], dim), [q[0], q[1], q[2], v[3]]));
         if first.is_some() {
             return first;
         }
+        if self.r.recipe == Recipe::Nvfp4Qat && self.direction == Direction::Forward {
+            let high = self.o.output(OutPort::HighPrecisionO).map_or([0; 4], dim);
+            if let Some(text) = differs("High_precision_O", high, [q[0], q[1], q[2], v[3]]) {
+                return Some(text);
+            }
+        }
         if self.direction == Direction::Backward {
-            let o = self.get(InPort::O);
+            let o = self.o.o(self.r).map_or([0; 4], dim);
             let out = |port: OutPort| self.o.output(port).map_or([0; 4], dim);
             let grads = differs("dO", self.get(InPort::DO), o)
                 .or_else(|| differs("dQ", out(OutPort::DQ), q))
@@ -134,7 +152,11 @@ impl Check<'_> {
         if let Some((port, t)) = self.main().find_map(|(p, t)| t.filter(|t| t.dim.iter().any(|&d| d <= 0)).map(|t| (p, t))) {
             return Some(format!("{port} has extents {:?}, not all above 0", t.dim));
         }
-        (q[1] % k[1] != 0).then(|| format!("{} query heads are no multiple of {} key/value heads", q[1], k[1]))
+        if q[1] % k[1] != 0 {
+            return Some(format!("{} query heads are no multiple of {} key/value heads", q[1], k[1]));
+        }
+        let blocks = self.r.recipe == Recipe::Nvfp4Qat && (q[3] % 16 != 0 || v[3] % 16 != 0);
+        blocks.then(|| format!("head dims {} and {} are not whole NVFP4 blocks of 16 values", q[3], v[3]))
     }
 
     /// Facts §3.5 asks this of the forward; a backward with such a bias is just as malformed, and dBias must be shaped as the bias.

@@ -7,15 +7,18 @@ mod ports;
 #[cfg(test)]
 mod tests;
 
-use crate::graph::{FrozenGraph, Node, SdpaAttrs, SdpaBackwardAttrs};
+use crate::graph::{FrozenGraph, Node, QatAttrs, SdpaAttrs, SdpaBackwardAttrs};
 use frostgraph_engines::sdpa::layout::{aligned_16_ok, bshd_layout_ok, dense_layout_ok, packed_layout_ok};
-use frostgraph_engines::sdpa::{thd_stats_packing, Direction, Scale, SdpaFacts, SdpaPorts};
+use frostgraph_engines::sdpa::{thd_stats_packing, Direction, Recipe, Scale, SdpaFacts, SdpaPorts};
 use frostgraph_engines::{DType, FeatureSet, Port};
 use mask::Spelling;
 use ports::Operands;
 
-/// What forward and backward attributes have in common, in one shape for the analyzer.
+/// What the attributes of the operations have in common, in one shape for the analyzer.
 pub(super) struct Request<'a> {
+    pub direction: Direction,
+    pub recipe: Recipe,
+    /// Attributes that only a plain forward has.
     pub forward: Option<&'a SdpaAttrs>,
     pub mask: &'a crate::graph::Mask,
     pub attn_scale: Option<f32>,
@@ -34,6 +37,8 @@ pub(super) fn forward(graph: &FrozenGraph, node: &Node, a: &SdpaAttrs) -> SdpaFa
         graph,
         node,
         &Request {
+            direction: Direction::Forward,
+            recipe: Recipe::Plain,
             forward: Some(a),
             mask: &a.mask,
             attn_scale: a.attn_scale,
@@ -54,6 +59,8 @@ pub(super) fn backward(graph: &FrozenGraph, node: &Node, a: &SdpaBackwardAttrs) 
         graph,
         node,
         &Request {
+            direction: Direction::Backward,
+            recipe: Recipe::Plain,
             forward: None,
             mask: &a.mask,
             attn_scale: a.attn_scale,
@@ -67,30 +74,43 @@ pub(super) fn backward(graph: &FrozenGraph, node: &Node, a: &SdpaBackwardAttrs) 
     )
 }
 
-impl Request<'_> {
-    pub fn direction(&self) -> Direction {
-        match self.forward {
-            Some(_) => Direction::Forward,
-            None => Direction::Backward,
-        }
-    }
+/// Facts of an NVFP4 QAT node: those of attention with another recipe.
+pub(super) fn qat(graph: &FrozenGraph, node: &Node, a: &QatAttrs, direction: Direction) -> SdpaFacts {
+    facts(
+        graph,
+        node,
+        &Request {
+            direction,
+            recipe: Recipe::Nvfp4Qat,
+            forward: None,
+            mask: &a.mask,
+            attn_scale: a.attn_scale,
+            dropout_probability: None,
+            deterministic: a.deterministic,
+            score_mod: false,
+            wants_stats: true,
+            max_total_seq_len_q: None,
+            max_total_seq_len_kv: None,
+        },
+    )
 }
 
 fn facts(graph: &FrozenGraph, node: &Node, request: &Request) -> SdpaFacts {
     let operands = Operands { graph, node };
     let ports = operands.ports(request);
-    let spelling = Spelling::new(request.mask, request.direction());
+    let spelling = Spelling::new(request.mask, request.direction);
     let invalid = invalid::reason(&operands, request, &spelling);
     let dim = |p: &Option<Port>, axis: usize| p.as_ref().map_or(0, |p| p.dim[axis]);
-    let main: [&Option<Port>; 8] = [&ports.q, &ports.k, &ports.v, &ports.o, &ports.d_o, &ports.dq, &ports.dk, &ports.dv];
-    let all = |rule: fn(&Port) -> bool| main.iter().copied().flatten().all(rule);
+    let main: Vec<Port> = ports.operands(request.direction).map(|(_, p, _)| p.clone()).collect();
+    let all = |rule: fn(&Port) -> bool| main.iter().all(rule);
     let dtype = ports.q.as_ref().map_or(DType::F32, |q| q.dtype);
-    let written = match request.direction() {
+    let written = match request.direction {
         Direction::Forward => &ports.o,
         Direction::Backward => &ports.dq,
     };
     let mut facts = SdpaFacts {
-        direction: request.direction(),
+        direction: request.direction,
+        recipe: request.recipe,
         invalid,
         b: dim(&ports.q, 0),
         h_q: dim(&ports.q, 1),
@@ -101,7 +121,7 @@ fn facts(graph: &FrozenGraph, node: &Node, request: &Request) -> SdpaFacts {
         d_v: dim(&ports.v, 3),
         page_size: operands.paged().then(|| dim(&ports.k, 2)),
         dtype,
-        uniform_dtype: main.iter().copied().flatten().all(|p| p.dtype == dtype),
+        uniform_dtype: main.iter().all(|p| p.dtype == dtype),
         dtype_o: written.as_ref().map_or(dtype, |p| p.dtype),
         bshd_layout: all(bshd_layout_ok),
         packed_layout: all(packed_layout_ok),

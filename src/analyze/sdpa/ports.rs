@@ -2,7 +2,7 @@
 
 use super::Request;
 use crate::graph::{FrozenGraph, InPort, Node, OutPort, Tensor};
-use frostgraph_engines::sdpa::{Direction, SdpaPorts};
+use frostgraph_engines::sdpa::{Direction, Recipe, SdpaPorts};
 use frostgraph_engines::{DType, Port, Ragged};
 
 /// A node and the graph that holds its tensors.
@@ -20,11 +20,12 @@ impl<'a> Operands<'a> {
         self.node.outputs.get(&port).map(|&id| self.graph.tensor(id))
     }
 
-    /// O: an output of the forward, an input of the backward.
-    pub fn o(&self, direction: Direction) -> Option<&'a Tensor> {
-        match direction {
-            Direction::Forward => self.output(OutPort::O),
-            Direction::Backward => self.input(InPort::O),
+    /// O: an output of the forward, an input of the backward, where NVFP4 QAT has the high-precision one in its place.
+    pub fn o(&self, request: &Request) -> Option<&'a Tensor> {
+        match (request.direction, request.recipe) {
+            (Direction::Forward, _) => self.output(OutPort::O),
+            (Direction::Backward, Recipe::Plain) => self.input(InPort::O),
+            (Direction::Backward, Recipe::Nvfp4Qat) => self.input(InPort::HighPrecisionO),
         }
     }
 
@@ -77,7 +78,7 @@ impl<'a> Operands<'a> {
     }
 
     pub fn ports(&self, request: &Request) -> SdpaPorts {
-        let d = request.direction();
+        let d = request.direction;
         let port = |t: Option<&Tensor>| t.and_then(|t| self.port(t));
         let input = |p| port(self.input(p));
         let output = |p| port(self.output(p));
@@ -85,7 +86,8 @@ impl<'a> Operands<'a> {
             q: input(InPort::Q),
             k: input(InPort::K),
             v: input(InPort::V),
-            o: port(self.o(d)),
+            o: port(self.o(request)),
+            high_precision_o: output(OutPort::HighPrecisionO),
             stats: port(self.stats(d).filter(|_| request.wants_stats)),
             d_o: input(InPort::DO),
             dq: output(OutPort::DQ),

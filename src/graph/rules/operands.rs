@@ -1,7 +1,7 @@
 //! Rules about operands: presence, rank, strides, heads, head dims, element types.
 
 use super::{error, fault, Fault, View, RULES};
-use crate::graph::{InPort, Node, OutPort, Tensor};
+use crate::graph::{InPort, Node, Op, OutPort, Tensor};
 use crate::{DType, Result};
 
 /// V1 to V3, before inference: outputs whose extents or strides are still open pass.
@@ -15,7 +15,12 @@ pub(in crate::graph) fn operands(node: &Node, tensors: &[Tensor]) -> Result<()> 
 
 pub(super) fn v1(v: &View) -> Option<Fault> {
     let (port, _) = v.ports().find(|(_, t)| t.is_none())?;
-    let expected = if v.backward { "Q, K, V, O, dO and outputs dQ, dK, dV" } else { "Q, K, V and an output O" };
+    let expected = match &v.node.op {
+        Op::Sdpa(_) => "Q, K, V and an output O",
+        Op::SdpaBackward(_) => "Q, K, V, O, dO and outputs dQ, dK, dV",
+        Op::Nvfp4Qat(_) => "Q, K, V and outputs O, High_precision_O, Stats",
+        Op::Nvfp4QatBackward(_) => "Q, K, V, High_precision_O, dO, Stats and outputs dQ, dK, dV",
+    };
     fault(true, expected, || format!("no {port}"))
 }
 

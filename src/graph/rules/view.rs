@@ -29,6 +29,8 @@ impl<'a> View<'a> {
         let (backward, score_mod, dropout_probability) = match &node.op {
             Op::Sdpa(a) => (false, a.score_mod, a.dropout_probability),
             Op::SdpaBackward(a) => (true, a.score_mod, a.dropout_probability),
+            Op::Nvfp4Qat(_) => (false, false, None),
+            Op::Nvfp4QatBackward(_) => (true, false, None),
         };
         let mut view = View {
             node,
@@ -45,7 +47,7 @@ impl<'a> View<'a> {
             score_mod,
             dropout_probability,
         };
-        let o = if backward { view.input(InPort::O) } else { view.output(OutPort::O) };
+        let o = if backward { view.input(InPort::O).or(view.input(InPort::HighPrecisionO)) } else { view.output(OutPort::O) };
         let four = [view.input(InPort::Q), view.input(InPort::K), view.input(InPort::V), o];
         view.ragged = four.into_iter().flatten().any(|t| t.ragged.is_some());
         view
@@ -63,7 +65,7 @@ impl<'a> View<'a> {
     pub fn forward(&self) -> Option<&'a SdpaAttrs> {
         match &self.node.op {
             Op::Sdpa(a) => Some(a),
-            Op::SdpaBackward(_) => None,
+            Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) => None,
         }
     }
 
@@ -87,7 +89,15 @@ impl<'a> View<'a> {
         const FORWARD: (&[InPort], &[OutPort]) = (&[InPort::Q, InPort::K, InPort::V], &[OutPort::O]);
         const BACKWARD: (&[InPort], &[OutPort]) =
             (&[InPort::Q, InPort::K, InPort::V, InPort::O, InPort::DO], &[OutPort::DQ, OutPort::DK, OutPort::DV]);
-        let (inputs, outputs) = if self.backward { BACKWARD } else { FORWARD };
+        const QAT_FORWARD: (&[InPort], &[OutPort]) = (FORWARD.0, &[OutPort::O, OutPort::HighPrecisionO, OutPort::Stats]);
+        const QAT_BACKWARD: (&[InPort], &[OutPort]) =
+            (&[InPort::Q, InPort::K, InPort::V, InPort::HighPrecisionO, InPort::DO, InPort::Stats], BACKWARD.1);
+        let (inputs, outputs) = match &self.node.op {
+            Op::Sdpa(_) => FORWARD,
+            Op::SdpaBackward(_) => BACKWARD,
+            Op::Nvfp4Qat(_) => QAT_FORWARD,
+            Op::Nvfp4QatBackward(_) => QAT_BACKWARD,
+        };
         let inputs = inputs.iter().map(|&p| (p.json(), self.input(p)));
         inputs.chain(outputs.iter().map(|&p| (p.json(), self.output(p))))
     }
