@@ -77,7 +77,7 @@ fn nearest(table: &[f64], first: usize, x: f64) -> usize {
         return above.min(table.len() - 1);
     }
     let (down, up) = (x - table[above - 1], table[above] - x);
-    if down < up || (down == up && (above - 1 + first) % 2 == 0) {
+    if down < up || (down == up && (above - 1 + first).is_multiple_of(2)) {
         above - 1
     } else {
         above
