@@ -6,7 +6,7 @@
 // The product has at most 6 significant bits, so bf16 holds it exactly and the rounding to bf16 may happen anywhere.
 // NaN does not count towards amax and becomes +6 s; +-Inf makes s 448 and becomes +-2688; zeros, and what rounds to zero, keep their sign.
 //
-// Costs per value: 4 instructions where the scale is known to be the floor, 8 in general (plus, per block, about 12 for the scale).
+// Costs per value: 3 instructions where the scale is known to be the floor, 7 in general (plus, per block, about 12 for the scale).
 #pragma once
 #include "common/ptx.cuh"
 
@@ -15,11 +15,14 @@ namespace fg {
 constexpr float FP4_FLOOR = 0x1p-9f;               // least scale
 constexpr float FP4_FLOOR_AMAX = 6.f * FP4_FLOOR;  // a block whose amax is at most this has the floor as its scale, and needs no saturation
 
-// Rounds x in [0, 7) to the nearest multiple of UNIT * {0, 0.5, 1, 1.5, 2, 3, 4, 6}, ties to even; UNIT a power of two. Exact: m is x's
-// binade (not below UNIT), adding 2^22 m leaves one mantissa bit of it, and the one rounding of the addition is E2M1's.
+// Rounds x in [0, 7 UNIT) to the nearest of UNIT * {0, 0.5, 1, 1.5, 2, 3, 4, 6}, ties to even; UNIT a power of two.
+// Taking x from c = 2^22 m leaves one mantissa bit of x's binade (not below UNIT's), and the one rounding of that subtraction is E2M1's.
+// c needs no clearing of its mantissa: where x is a tie it has few bits, so c is even in its last place, as ties-to-even wants it; and
+// where c - x falls into the binade below, x is within two ulp above a power of two and the finer rounding finds that power as well.
+// 1.25 UNIT rather than UNIT keeps the clamped c away from there. Checked over every fp32 of the domain.
 FG_DEV float fp4_grid(float x, float unit) {
-  const float m = f32_bits(__float_as_uint(fmaxf(x, unit)) & 0x7f800000u);
-  return fmaf(m, -0x1p22f, fmaf(m, 0x1p22f, x));
+  const float m = fmaxf(x, 1.25f * unit);
+  return fmaf(m, 0x1p22f, -fmaf(m, 0x1p22f, -x));
 }
 
 // A block with amax <= FP4_FLOOR_AMAX: quotient, rounding and product in one, because the scale is a power of two. x >= 0.
@@ -63,7 +66,7 @@ FG_DEV Fp4Scale fp4_scale(float amax) {
 }
 
 // Any block, x >= 0 (Inf and NaN saturate). Verified against division: every bf16 with all 126 scales, every midpoint +- 64 ulp, with the
-// hardware's reciprocal off by up to 2 ulp; fp4_fake_floor and fp4_sixth over every fp32 of their domains.
+// hardware's reciprocal off by up to 2 ulp; fp4_fake_floor below 7 * 2^-9 and fp4_sixth over every fp32 of their domains.
 FG_DEV float fp4_fake(float x, const Fp4Scale& k) {
   // For x = Inf the sum is NaN, whatever the sign of lo; the minimum turns that into 6 as well.
   return fp4_grid(fminf(fmaf(x, k.r, x * k.lo), 6.f), 1.f) * k.s;
