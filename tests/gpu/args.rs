@@ -11,6 +11,8 @@ pub struct Args {
     pub workers: Option<usize>,
     pub evidence: Option<PathBuf>,
     pub bundle: Option<PathBuf>,
+    /// Only the cases of this row, and no specials.
+    pub engine: Option<String>,
 }
 
 impl Args {
@@ -24,6 +26,7 @@ impl Args {
                 "--seed" => args.seed = Some(given.next()?.parse().ok()?),
                 "--workers" => args.workers = Some(given.next()?.parse().ok()?),
                 "--evidence" => args.evidence = Some(given.next()?.into()),
+                "--engine" => args.engine = Some(given.next()?),
                 "--bundle" => args.bundle = Some(given.next()?.into()),
                 // `cargo test` hands its own flags to every test binary.
                 flag if flag.starts_with('-') => {}

@@ -12,7 +12,7 @@
 //! gpu cpu STEP                     every STEP-th case on the CPU engine: a test of this program itself
 //! gpu compile sm_90a,.. FILE       every kernel of the lists, ahead of time, without a GPU
 //! options: --suite sdpa_bwd|sdpa_fwd (default: both; numbers count in sdpa_bwd), --seed N (default: random, printed), --workers N,
-//!          --bundle FILE
+//!          --bundle FILE, --engine ROW (all, cases: the cases of one row alone, without specials)
 //! ```
 //!
 //! A suite whose rows are not in MANIFEST has no eligible case and runs nothing. Exit code 0 when nothing failed, 1 otherwise, 2 for
@@ -107,8 +107,15 @@ fn one(args: &Args, suite: Suite, words: &[&str]) -> Result<bool> {
         return Ok(true);
     }
     // Declined cases are counted by reason, not run.
-    let eligible = |from: usize, to: usize| listing.features.range(from..to.max(from)).map(|(&i, _)| Item::Case(suite, i));
+    let wanted = |i: &usize| args.engine.as_deref().is_none_or(|e| cases[*i].engine == e);
+    let eligible = |from: usize, to: usize| {
+        listing.features.range(from..to.max(from)).filter(|(i, _)| wanted(i)).map(|(&i, _)| Item::Case(suite, i))
+    };
     match *words {
+        ["all"] if args.engine.is_some() => {
+            let part = format!("_{}", args.engine.as_deref().unwrap_or_default());
+            run(args, &eligible(0, cases.len()).collect::<Vec<_>>(), suite, &part, &listing)
+        }
         ["all"] => run(args, &eligible(0, cases.len()).chain(specials()).collect::<Vec<_>>(), suite, "", &listing),
         ["cases", from, to] => run(args, &eligible(number(from), number(to)).collect::<Vec<_>>(), suite, "_part", &listing),
         ["specials"] => run(args, &specials().collect::<Vec<_>>(), suite, "_special", &listing),
@@ -165,7 +172,7 @@ fn main() {
     let Some(args) = Args::parse() else {
         eprintln!(
             "usage: gpu [all | cases FROM TO | specials | special N | one N | list | check | cpu STEP | compile ARCHES FILE] \
-             [--suite sdpa_bwd|sdpa_fwd] [--seed N] [--workers N] [--evidence DIR] [--bundle FILE]"
+             [--suite sdpa_bwd|sdpa_fwd] [--seed N] [--workers N] [--evidence DIR] [--bundle FILE] [--engine ROW]"
         );
         std::process::exit(2);
     };
