@@ -16,6 +16,8 @@ mod forward;
 #[allow(dead_code, reason = "shared with the GPU program, which uses all of it")]
 #[path = "gpu/plan.rs"]
 mod plan;
+#[path = "nvrtc/qat.rs"]
+mod qat;
 
 use cases::{Case, Lens, MaskKind};
 use frostgraph::engines::{row_by_name, Arch, Caps, KernelSpec, Launch, Step, Target, MANIFEST};
@@ -152,7 +154,7 @@ fn every_default_configuration_compiles_within_its_budget() {
     for (family, row) in MANIFEST.iter().flat_map(|f| f.rows.iter().map(move |r| (f.name, r))) {
         let Caps::Sdpa(caps) = row.caps else { continue };
         for cc in arches(caps.arch) {
-            if family == "sdpa_fwd" {
+            if family == "sdpa_fwd" || family.starts_with("nvfp4_qat") {
                 continue; // below
             }
             assert_eq!((family, row.name), ("sdpa_bwd", cases::BWD), "the sweep has no graphs for this row: add them");
@@ -191,6 +193,26 @@ fn every_default_forward_configuration_compiles_within_its_budget() {
         }
     }
     assert!(!work.is_empty(), "the forward rows lower to kernels");
+    let start = std::time::Instant::now();
+    let (faults, kernels) = sweep(work, false);
+    println!("{kernels} kernels in {:.0?}", start.elapsed());
+    assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn every_default_qat_configuration_compiles_within_its_budget() {
+    if !have_nvrtc() {
+        return;
+    }
+    let mut work = Vec::new();
+    for row in MANIFEST.iter().filter(|f| f.name.starts_with("nvfp4_qat")).flat_map(|f| f.rows) {
+        let Caps::Sdpa(caps) = row.caps else { continue };
+        for cc in arches(caps.arch) {
+            let flavours = caps.head_dims.native.iter();
+            work.extend(flavours.flat_map(|&d| qat::work(row, d, cc)).map(|l| (cc, l)));
+        }
+    }
+    assert!(!work.is_empty(), "the QAT rows lower to kernels");
     let start = std::time::Instant::now();
     let (faults, kernels) = sweep(work, false);
     println!("{kernels} kernels in {:.0?}", start.elapsed());

@@ -2,9 +2,20 @@
 
 use crate::caps::Candidate;
 use crate::sdpa::ranking;
-use crate::{Facts, Knobs, Mode, Row, Target};
+use crate::sdpa_fwd::{heuristics::scheds, prefill::Sched};
+use crate::{Facts, Knob, Knobs, Mode, Row, Target};
 
-/// One plan for each eligible row, in row order.
-pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], _: Mode) -> Vec<Candidate> {
-    ranking::rank(facts, target, rows, super::mismatch, |_| vec![Knobs::NONE])
+/// Plans of each eligible row, in row order, best first: the orders of the tiles, which both walks share.
+pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mode) -> Vec<Candidate> {
+    let Facts::Sdpa(f) = facts else { return Vec::new() };
+    ranking::rank(facts, target, rows, super::mismatch, |row| {
+        if row.domain(Knob::SchedPolicy).is_none() {
+            return vec![Knobs::NONE];
+        }
+        let scheds = match mode {
+            Mode::A | Mode::B | Mode::OpenSource => scheds(f),
+            Mode::Fallback => &[Sched::Natural],
+        };
+        scheds.iter().map(|&s| Knobs::new(&[(Knob::SchedPolicy, s as i64)])).collect()
+    })
 }

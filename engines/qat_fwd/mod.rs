@@ -3,7 +3,14 @@
 pub mod cpu;
 mod cpu_tile;
 pub mod heuristics;
+mod mma;
+mod quantize;
 pub mod rows;
+
+#[cfg(test)]
+mod goldens;
+#[cfg(test)]
+mod tests;
 
 use crate::sdpa::{matching, Direction, Recipe};
 use crate::{Decline, Facts, Family, Knobs, Row, Target};

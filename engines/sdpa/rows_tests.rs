@@ -116,7 +116,7 @@ fn removing_a_feature_never_turns_an_accept_into_a_decline() {
 #[test]
 fn every_row_accepts_something_and_declines_something() {
     let mut r = Random::new(2);
-    let cases: Vec<Case> = (0..400).map(|_| random_case(&mut r)).collect();
+    let cases: Vec<Case> = (0..2000).map(|_| random_case(&mut r)).collect();
     let targets = targets();
     for (family, row) in rows() {
         let accepted = targets.iter().any(|t| cases.iter().any(|c| accepts(family, row, c, t)));

@@ -70,7 +70,7 @@ fn prefill_sets(f: &SdpaFacts, fallback: bool) -> Vec<Knobs> {
 
 /// Orders of the tiles, best first (facts §7.4). Equal tiles need no order; packed sequences end at different places, so their longest
 /// tiles are not the last ones.
-fn scheds(f: &SdpaFacts) -> &'static [Sched] {
+pub(crate) fn scheds(f: &SdpaFacts) -> &'static [Sched] {
     // One head's keys and values beyond this leave the cache whatever the order is.
     const CACHED: i64 = 50 << 20;
     if !f.mask.is_bounded() {

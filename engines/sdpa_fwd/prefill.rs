@@ -62,7 +62,8 @@ pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result
     Ok(LaunchPlan { steps: vec![step], ..LaunchPlan::default() })
 }
 
-fn defines(f: &SdpaFacts, c: &Prefill, packed: bool, sched: i64) -> Vec<(&'static str, i64)> {
+/// Switches of the kernel and of every other one that keeps its tiles.
+pub fn defines(f: &SdpaFacts, c: &Prefill, packed: bool, sched: i64) -> Vec<(&'static str, i64)> {
     let p = &f.ports;
     let thd = f.features.has(Feature::Thd);
     let wide = p.q.as_ref().and_then(|p| p.ragged).is_some_and(|r| r.dtype == DType::I64);

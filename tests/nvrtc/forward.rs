@@ -69,13 +69,17 @@ fn graph(s: Shape) -> Graph {
     g
 }
 
-/// Launches of the row's best plan.
 fn launches(row: &Row, s: Shape, cc: u32) -> Vec<Launch> {
+    launches_of(row, &graph(s), cc)
+}
+
+/// Launches of the row's best plan for a graph.
+pub fn launches_of(row: &Row, graph: &Graph, cc: u32) -> Vec<Launch> {
     let device = Device::describe(&format!("sm_{cc}")).unwrap();
-    let built = graph(s).build_with(&device, &BuildOptions::all_engines()).unwrap();
+    let built = graph.build_with(&device, &BuildOptions::all_engines()).unwrap();
     let plan = built.plans().find(|p| p.entries().all(|e| e.row.id == row.id)).unwrap_or_else(|| {
         let reasons: Vec<String> = built.declined().map(|d| d.to_string()).collect();
-        panic!("sm_{cc} {}: no plan for {}/{}: {reasons:?}", row.name, s.d_qk, s.d_v)
+        panic!("sm_{cc} {}: no plan: {reasons:?}", row.name)
     });
     let lowered = plan.lower().unwrap();
     let steps = lowered.nodes.iter().flat_map(|n| n.launches.steps.clone());
