@@ -91,7 +91,7 @@ pub(crate) fn scheds(f: &SdpaFacts) -> &'static [Sched] {
 const KEYS_A_TILE: i64 = 64;
 
 /// What the cost model is asked, for the split launch and the unsplit one alike.
-pub(super) fn split_inputs(f: &SdpaFacts, target: &Target) -> Option<(Launch, Problem)> {
+fn split_inputs(f: &SdpaFacts, target: &Target) -> Option<(Launch, Problem)> {
     let Target::Cuda { sm_count, .. } = target else { return None };
     let group = f.h_q / f.h_kv;
     let count = |x: i64| u64::try_from(x).ok();
@@ -121,8 +121,14 @@ pub(super) fn visible_keys(f: &SdpaFacts) -> i64 {
 
 /// The cheapest split, no split, and the neighbours of the cheapest.
 fn splits(f: &SdpaFacts, target: &Target) -> Vec<i64> {
+    splits_by(f, target, &mut |split, unsplit, problem| split::choose(split, unsplit, problem).0)
+}
+
+/// As [`splits`] with the chooser given by the caller.
+pub(super) fn splits_by(f: &SdpaFacts, target: &Target, choose: &mut dyn FnMut(&Launch, &Launch, &Problem) -> u64) -> Vec<i64> {
     let Some((launch, problem)) = split_inputs(f, target) else { return vec![1] };
-    let best = i64::try_from(split::choose(&launch, &launch, &problem).0).unwrap_or(1);
+    // One kernel is both legs, so their geometry is one.
+    let best = i64::try_from(choose(&launch, &launch, &problem)).unwrap_or(1);
     let mut list = vec![best];
     if best > 1 {
         list.extend([1, best / 2, best * 2]);

@@ -1,10 +1,11 @@
 //! The heuristics of the CUDA forward rows: splits, visible keys, ranked lists.
 
-use super::heuristics::{split_inputs, visible_keys};
+use super::heuristics::visible_keys;
 use super::split;
 use super::tests::{forward, target, token};
+use crate::sdpa::ranking::MAX_SETS_PER_ROW;
 use crate::sdpa::testing::Case;
-use crate::{Mode, Row};
+use crate::{Knob, Knobs, Mode, Row, Step};
 
 fn ranked(case: &Case, cc: u32, mode: Mode) -> Vec<String> {
     let rows: Vec<&'static Row> = super::rows::ROWS.iter().collect();
@@ -34,14 +35,89 @@ fn splits_agree_with_measurement() {
     }
 }
 
-/// What the chooser is told, split and unsplit alike: launch geometry of packed rows, the device, the keys that a row can see.
+/// Decode problems of every kind that moves the chooser's inputs: rows of one and of several tiles, groups, bands, few and many keys.
+fn decodes() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (s_q, h_q, h_kv) in [(1, 32, 8), (3, 32, 8), (16, 8, 1), (7, 6, 2), (1, 96, 1)] {
+        for (left, right, bottom_right) in
+            [(None, None, false), (None, Some(0), true), (Some(700), Some(0), true), (Some(40), Some(2), false)]
+        {
+            for s_kv in [16, 63, 700, 8000] {
+                all.push(Case { s_q, h_q, h_kv, left, right, bottom_right, ..token(2, s_kv) });
+            }
+        }
+    }
+    all
+}
+
+/// Keys that some query row keeps, by looking at every pair.
+fn visible_pairs(case: &Case) -> i64 {
+    let f = case.sdpa();
+    let diag = if f.mask.bottom_right { f.s_kv - f.s_q } else { 0 };
+    let kept = |q: i64, k: i64| case.left.is_none_or(|w| k >= q + diag - w) && case.right.is_none_or(|r| k <= q + diag + r);
+    (0..f.s_kv).filter(|&k| (0..f.s_q).any(|q| kept(q, k))).count() as i64
+}
+
+/// A spy in the chooser's place: both legs are told the blocks that are then launched, and the work is the keys that rows can see.
 #[test]
-fn inputs_of_the_split_chooser() {
-    let (launch, p) = split_inputs(&Case { s_q: 3, ..token(2, 8000) }.sdpa(), &target(90)).expect("a CUDA device");
-    assert_eq!((launch.q_tiles, launch.heads, launch.batch, launch.ctas_per_tile), (1, 8, 2, 1));
-    assert_eq!((p.kv_tiles, p.sm_count, p.rows, p.min_tiles), (125, 132, 3 * 32 * 2, 2));
-    assert_eq!((p.partial_floor, p.serial), (0.35, 0.1));
-    assert_eq!(split::choose(&launch, &launch, &p).0, 8);
+fn the_split_chooser_is_told_what_is_launched() {
+    let row = super::rows::ROWS.iter().find(|r| r.id == 20551).expect("the decode row");
+    let mut split_once = 0;
+    for case in decodes() {
+        let (f, target) = (case.sdpa(), target(90));
+        let mut seen = Vec::new();
+        let list = super::heuristics::splits_by(&f, &target, &mut |split, unsplit, problem| {
+            seen.push((*split, *unsplit, *problem));
+            split::choose(split, unsplit, problem).0
+        });
+        let [(split, unsplit, problem)] = seen[..] else { panic!("asked {} times: {case:?}", seen.len()) };
+        let blocks = |splits: i64| {
+            let plan = (row.lower)(&case.facts(), &Knobs::new(&[(Knob::SplitKv, splits)]), &target).expect("served");
+            let Step::Kernel(l) = &plan.steps[0] else { panic!("a kernel") };
+            u64::from(l.grid[0])
+        };
+        let ctas = |l: &split::Launch| l.q_tiles * l.heads * l.batch * l.ctas_per_tile;
+        assert_eq!(blocks(1), ctas(&unsplit), "{case:?}");
+        for &splits in &list {
+            assert_eq!(blocks(splits), ctas(&split) * splits as u64, "{splits} splits of {case:?}");
+        }
+        assert_eq!(problem.kv_tiles, visible_pairs(&case).unsigned_abs().div_ceil(64), "{case:?}");
+        assert_eq!((problem.rows, problem.sm_count), ((case.s_q * case.h_q * case.b) as u64, 132));
+        assert_eq!(problem.serial > 0.0, case.s_q >= 3);
+        // What leads is what the chooser said, and no split keeps less than the model allows.
+        assert_eq!(list[0], split::choose(&split, &unsplit, &problem).0 as i64);
+        split_once += usize::from(list[0] > 1);
+    }
+    assert!(split_once >= 20, "{split_once} problems are split");
+}
+
+/// Every proposal was judged again with its knobs, stands once, and a row makes six at most.
+#[test]
+fn alternatives_are_rescored_unique_and_few() {
+    let rows: Vec<&'static Row> = super::rows::ROWS.iter().collect();
+    let long = |s_q: i64, base: Case| Case { s_q, s_kv: s_q.max(base.s_kv), ..base };
+    let cases = decodes().into_iter().flat_map(|c| [c.clone(), long(40, c.clone()), long(5000, c)]);
+    let mut most = 0;
+    for case in cases {
+        for cc in [80, 90, 120] {
+            let (facts, target) = (case.facts(), target(cc));
+            for mode in [Mode::A, Mode::B, Mode::OpenSource, Mode::Fallback] {
+                let list = super::heuristics::recommend(&facts, &target, &rows, mode);
+                for (n, c) in list.iter().enumerate() {
+                    let row = rows.iter().find(|r| r.id == c.id).expect("a row that was offered");
+                    assert_eq!(super::mismatch(row, &facts, &c.knobs, &target), None, "{} of {case:?}", c.knobs);
+                    assert!(!list[..n].contains(c), "{} stands twice: {case:?}", c.knobs);
+                    assert!(row.knobs.iter().all(|d| c.knobs.get(d.knob).is_some()), "{} is complete", c.knobs);
+                }
+                for row in &rows {
+                    let n = list.iter().filter(|c| c.id == row.id).count();
+                    assert!(n <= MAX_SETS_PER_ROW, "{n} of {}", row.name);
+                    most = most.max(n);
+                }
+            }
+        }
+    }
+    assert_eq!(most, MAX_SETS_PER_ROW, "the cap is reached");
 }
 
 /// Visible keys of a band against a count over every (row, key).
@@ -54,12 +130,7 @@ fn visible_keys_are_counted() {
             for bottom_right in [false, true] {
                 for s_kv in [1, 20, 64] {
                     let case = Case { s_q, s_kv, left, right, bottom_right, ..forward() };
-                    let diag = if case.sdpa().mask.bottom_right { s_kv - s_q } else { 0 };
-                    let kept = |k: i64| {
-                        (0..s_q).any(|q| left.is_none_or(|w| k >= q + diag - w) && right.is_none_or(|r| k <= q + diag + r))
-                    };
-                    let count = (0..s_kv).filter(|&k| kept(k)).count() as i64;
-                    assert_eq!(visible_keys(&case.sdpa()), count, "{case:?}");
+                    assert_eq!(visible_keys(&case.sdpa()), visible_pairs(&case), "{case:?}");
                 }
             }
         }
