@@ -164,6 +164,17 @@ fn route_rule_of_facts_6_3() {
     }
 }
 
+/// Tiles of 128 keys at d 128 take turns (kernels/PERFORMANCE.md section 8); those that an SM120 has keep the reference's route.
+#[test]
+fn large_tiles_at_d128_take_turns() {
+    let f = Case { deterministic: true, right: Some(0), ..Case::default() }.sdpa();
+    let on = |tiles: (i64, i64)| {
+        let knobs = Knobs::new(&[(Knob::TileM, tiles.0), (Knob::TileN, tiles.1)]);
+        rules::choose(sm120(), &f, &knobs, &target(90)).expect("an accepted graph").route
+    };
+    assert_eq!((on((64, 128)), on((64, 64))), (Route::Relay, Route::TwoKernel));
+}
+
 #[test]
 fn an_explicit_query_tile_that_does_not_divide_the_dq_tile_takes_turns() {
     let f = Case { deterministic: true, d_qk: 256, d_v: 256, ..Case::default() }.sdpa();

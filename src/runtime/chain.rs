@@ -26,11 +26,9 @@ pub(crate) trait Sink {
     fn launch(&self, index: usize, params: &mut [*mut c_void]) -> Result<()>;
 }
 
-/// Where one parameter's value comes from at execution.
+/// Where the value of a parameter comes from that is not fixed at compile time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// A value fixed at compile time: index into `values`.
-    Value(usize),
     /// Address of an operand.
     Operand(usize),
     /// Address in the workspace.
@@ -58,7 +56,10 @@ pub(crate) struct Shape {
 #[derive(Debug)]
 struct Prepared {
     shape: Shape,
-    params: Vec<Source>,
+    /// The chain's values that belong to this launch, one a parameter in their order; those of the parameters below are not read.
+    values: std::ops::Range<usize>,
+    /// Parameters that every execution resolves: number and source.
+    params: Vec<(usize, Source)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -212,32 +213,37 @@ impl Chain {
             self.kernels.push(launch.kernel.clone());
             self.kernels.len() - 1
         });
-        let mut params = Vec::with_capacity(launch.args.len());
-        for arg in &launch.args {
-            params.push(match arg {
-                Arg::Ptr(Base::Tensor(uid)) => Source::Operand(self.operand(*uid)),
-                Arg::Ptr(Base::Region(i)) => Source::Workspace(region(plan, *i, launch)?.0),
-                Arg::Null => self.value(0),
-                Arg::I32(v) => self.value(u64::from(*v as u32)),
-                Arg::I64(v) => self.value(*v as u64),
-                Arg::F32(v) => self.value(u64::from(v.to_bits())),
-                Arg::NoMap => Source::NoMap,
+        let first = self.values.len();
+        let mut params = Vec::new();
+        for (i, arg) in launch.args.iter().enumerate() {
+            let (bits, source) = match arg {
+                Arg::Ptr(Base::Tensor(uid)) => (0, Some(Source::Operand(self.operand(*uid)))),
+                Arg::Ptr(Base::Region(r)) => (0, Some(Source::Workspace(region(plan, *r, launch)?.0))),
+                Arg::Null => (0, None),
+                Arg::I32(v) => (u64::from(*v as u32), None),
+                Arg::I64(v) => (*v as u64, None),
+                Arg::F32(v) => (u64::from(v.to_bits()), None),
+                Arg::NoMap => (0, Some(Source::NoMap)),
                 Arg::Map(spec) => {
                     let request = MapRequest::new(spec).map_err(|e| e.at(format!("launch {}", launch.name)))?;
                     let base = match spec.base {
                         Base::Tensor(uid) => MapBase::Operand(self.operand(uid)),
-                        Base::Region(i) => {
-                            let (offset, bytes) = region(plan, i, launch)?;
+                        Base::Region(r) => {
+                            let (offset, bytes) = region(plan, r, launch)?;
                             MapBase::Workspace(offset, bytes)
                         }
                     };
                     self.maps.push(PreparedMap { request, base });
-                    Source::Map(self.maps.len() - 1)
+                    (0, Some(Source::Map(self.maps.len() - 1)))
                 }
-            });
+            };
+            // Parameters are little-endian on every CUDA host, so a 32-bit value is the first half of its slot.
+            self.values.push(bits.to_le());
+            params.extend(source.map(|source| (i, source)));
         }
+        let values = first..self.values.len();
         let Launch { name, grid, cluster, block, smem, pdl, .. } = *launch;
-        self.launches.push(Prepared { shape: Shape { name, kernel, grid, cluster, block, smem, pdl }, params });
+        self.launches.push(Prepared { shape: Shape { name, kernel, grid, cluster, block, smem, pdl }, values, params });
         Ok(())
     }
 
@@ -246,12 +252,6 @@ impl Chain {
             self.operands.push(uid);
             self.operands.len() - 1
         })
-    }
-
-    /// Parameters are little-endian on every CUDA host, so a 32-bit value is the first half of its slot.
-    fn value(&mut self, bits: u64) -> Source {
-        self.values.push(bits.to_le());
-        Source::Value(self.values.len() - 1)
     }
 
     /// Shapes of the launches in order.
@@ -327,7 +327,7 @@ impl Chain {
         self.check(bound, workspace)?;
 
         // One thread at a time keeps the last maps; another one that runs meanwhile encodes its own.
-        let mut guard = self.last.try_lock().ok();
+        let mut guard = if self.maps.is_empty() { None } else { self.last.try_lock().ok() };
         if let Some(last) = guard.as_deref_mut() {
             if last.bound != Some((ranges, workspace.address)) {
                 last.bound = None;
@@ -338,38 +338,34 @@ impl Chain {
             }
         }
         let kept = guard.as_deref().map(|last| last.maps.as_slice());
-        let mut own = if kept.is_none() { Some([NO_MAP; MAX_MAPS]) } else { None };
+        let mut own = if kept.is_none() && !self.maps.is_empty() { Some([NO_MAP; MAX_MAPS]) } else { None };
         let mut addresses = [0u64; MAX_ARGS];
         let mut params = [std::ptr::null_mut::<c_void>(); MAX_ARGS];
         for (index, launch) in self.launches.iter().enumerate() {
+            let values = &self.values[launch.values.clone()];
+            // The driver only reads through these pointers, whatever their type says.
+            for (param, value) in params.iter_mut().zip(values) {
+                *param = std::ptr::from_ref(value).cast_mut().cast();
+            }
             let mut own_used = 0;
-            for (i, source) in launch.params.iter().enumerate() {
-                // The driver only reads through these pointers, whatever their type says.
-                params[i] = match *source {
-                    Source::Value(v) => std::ptr::from_ref(&self.values[v]).cast_mut().cast(),
-                    Source::NoMap => std::ptr::from_ref(&NO_MAP).cast_mut().cast(),
-                    Source::Operand(o) => {
-                        addresses[i] = bound[o].address;
-                        std::ptr::null_mut()
-                    }
-                    Source::Workspace(offset) => {
-                        addresses[i] = workspace.address + offset;
-                        std::ptr::null_mut()
-                    }
+            for &(i, source) in &launch.params {
+                match source {
+                    Source::NoMap => params[i] = std::ptr::from_ref(&NO_MAP).cast_mut().cast(),
+                    Source::Operand(o) => addresses[i] = bound[o].address,
+                    Source::Workspace(offset) => addresses[i] = workspace.address + offset,
                     Source::Map(m) => match (kept, &mut own) {
                         (None, Some(own)) => {
                             own[own_used] = sink.encode(&self.request(&self.maps[m], bound, workspace.address)?)?;
                             own_used += 1;
-                            std::ptr::null_mut()
                         }
-                        (Some(maps), _) => std::ptr::from_ref(&maps[m]).cast_mut().cast(),
-                        (None, None) => std::ptr::null_mut(),
+                        (Some(maps), _) => params[i] = std::ptr::from_ref(&maps[m]).cast_mut().cast(),
+                        (None, None) => {}
                     },
-                };
+                }
             }
             // Pointers into the local arrays are taken after the last write to them.
             let mut fresh = own.iter().flatten();
-            for (i, source) in launch.params.iter().enumerate() {
+            for &(i, source) in &launch.params {
                 match source {
                     Source::Operand(_) | Source::Workspace(_) => params[i] = std::ptr::from_ref(&addresses[i]).cast_mut().cast(),
                     Source::Map(_) => {
@@ -377,10 +373,10 @@ impl Chain {
                             params[i] = std::ptr::from_ref(map).cast_mut().cast();
                         }
                     }
-                    Source::Value(_) | Source::NoMap => {}
+                    Source::NoMap => {}
                 }
             }
-            sink.launch(index, &mut params[..launch.params.len()])?;
+            sink.launch(index, &mut params[..values.len()])?;
         }
         Ok(())
     }

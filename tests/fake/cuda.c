@@ -58,6 +58,7 @@ R cuMemAlloc_v2(uint64_t *p, size_t n) { *p = (uint64_t)aligned_alloc(256, (n + 
 R cuMemFree_v2(uint64_t p) { free((void *)p); return NOTE("ctx %p", now()); }
 R cuMemGetInfo_v2(size_t *f, size_t *t) { *f = *t = 1ull << 37; return 0; }
 R cuMemcpyHtoD_v2(uint64_t d, const void *s, size_t n) { memcpy((void *)d, s, n); return NOTE("%zu", n); }
+R cuMemcpyDtoDAsync_v2(uint64_t d, uint64_t s, size_t n, void *st) { memcpy((void *)d, (void *)s, n); return NOTE("%zu %p", n, st); }
 R cuMemcpyDtoH_v2(void *d, uint64_t s, size_t n) { memcpy(d, (void *)s, n); return NOTE("%zu", n); }
 R cuMemsetD8Async(uint64_t d, unsigned char v, size_t n, void *s) { memset((void *)d, v, n); return NOTE("%zu stream %p", n, s); }
 
