@@ -61,12 +61,14 @@ fn measure(gpu: &Gpu, case: &Case, plan: &Plan) -> Result<Value> {
     )
 }
 
-pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
+fn host_costs(gpu: &Gpu, device: &Device) -> Result<Value> {
     let exe = plan_of(&host::SMALL, device)?.compile()?;
-    let buffers = Buffers::new(&gpu, &exe, exe.workspace_bytes(), |o| host::SMALL.stats(o))?;
-    let costs = json!({
-        "launches": host::launches(&gpu, &exe, &buffers)?, "cold_compile": host::cold()?, "warm_start": host::warm()?,
-    });
+    let buffers = Buffers::new(gpu, &exe, exe.workspace_bytes(), |o| host::SMALL.stats(o))?;
+    Ok(json!({ "launches": host::launches(gpu, &exe, &buffers)?, "cold_compile": host::cold()?, "warm_start": host::warm()? }))
+}
+
+pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
+    let costs = if args.no_host { Value::Null } else { host_costs(&gpu, device)? };
     println!("{}", serde_json::to_string_pretty(&costs).unwrap_or_default());
     if args.host {
         return Ok(None);

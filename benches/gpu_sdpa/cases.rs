@@ -41,6 +41,20 @@ pub const ALL: &[Case] = &[
     Case { window: Some(1024), ..case(2, 64, 8, 8192, (64, 64), true) },
 ];
 
+/// Problems that hardly fill a device, of the forward.
+pub const SHORT: &[Case] = &[
+    case(2, 8, 2, 256, (64, 64), true),
+    case(1, 16, 16, 512, (64, 64), true),
+    case(1, 8, 8, 1024, (64, 64), false),
+    case(1, 8, 8, 2048, (64, 64), true),
+    case(1, 32, 8, 256, (128, 128), true),
+    case(1, 16, 16, 512, (128, 128), false),
+    case(1, 32, 8, 1024, (128, 128), true),
+    case(1, 16, 4, 1024, (128, 128), false),
+    case(1, 8, 8, 2048, (128, 128), true),
+    case(1, 16, 16, 512, (192, 128), true),
+];
+
 impl Case {
     pub fn name(&self) -> String {
         let mask = match (self.causal, self.window) {

@@ -1,11 +1,11 @@
 //! Attention on a GPU beside its peers: event-timed, L2 overwritten before each run, peers in the same command.
 //!
 //! ```text
-//! gpu_sdpa [--suite sdpa_bwd|sdpa_fwd] [--only SUBSTRING] [--peers benches/peers_sdpa.py] [--python python3] [--out DIR] [--host]
+//! gpu_sdpa [--suite sdpa_bwd|sdpa_fwd] [--only SUBSTRING,..] [--peers benches/peers_sdpa.py] [--python python3] [--out DIR] [--host | --no-host]
 //!          [--sweep] [--bundle FILE]
 //! ```
 //! Without `--suite` the backward runs, then the forward. `--peers` runs the script with the same cases on the same device; `--out` writes
-//! DIR/<gpu>-<suite>.json; `--host` measures host costs alone; `--sweep` times the forward's other plans too; `--bundle` compiles the
+//! DIR/<gpu>-<suite>.json; `--host` measures host costs alone and `--no-host` leaves them out; `--sweep` times the forward's other plans too; `--bundle` compiles the
 //! forward's kernels for an H200 into FILE and ends. Without a GPU it says so and exits with 0.
 
 mod backward;
@@ -34,6 +34,7 @@ pub(crate) struct Args {
     out: Option<PathBuf>,
     bundle: Option<PathBuf>,
     pub(crate) host: bool,
+    pub(crate) no_host: bool,
     pub(crate) sweep: bool,
 }
 
@@ -50,6 +51,7 @@ impl Args {
                 "--out" => args.out = given.next().map(Into::into),
                 "--bundle" => args.bundle = given.next().map(Into::into),
                 "--host" => args.host = true,
+                "--no-host" => args.no_host = true,
                 "--sweep" => args.sweep = true,
                 // `cargo bench` hands its own flags to every bench binary.
                 flag if flag.starts_with('-') => {}
@@ -60,7 +62,7 @@ impl Args {
     }
 
     pub(crate) fn wants(&self, case: &str) -> bool {
-        self.only.as_ref().is_none_or(|o| case.contains(o.as_str()))
+        self.only.as_ref().is_none_or(|o| o.split(',').any(|part| case.contains(part)))
     }
 
     fn runs(&self, suite: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Long forwards: the peers' table, with Stats.
+//! Forwards of many queries, with Stats: the peers' table, and problems that hardly fill a device.
 
 use crate::cases::{self, Case};
 use crate::device::{Buffers, Gpu};
@@ -10,7 +10,7 @@ use serde_json::{json, Map, Value};
 pub const ENGINE: &str = "sdpa_fwd_prefill_sm80";
 
 pub fn wanted(args: &Args) -> Vec<Case> {
-    cases::ALL.iter().filter(|c| args.wants(&c.name())).copied().collect()
+    cases::ALL.iter().chain(cases::SHORT).filter(|c| args.wants(&c.name())).copied().collect()
 }
 
 /// The row's plans for a case, best first.
