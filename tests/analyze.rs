@@ -552,3 +552,31 @@ fn cudnn_graphs_pass_their_own_rules() {
     assert_eq!(f.scale, Scale::Dynamic(13));
     assert_eq!(f.ports.q.unwrap().ragged.unwrap().uid, 10);
 }
+
+/// NVFP4 QAT: facts of attention with another recipe; the backward's O is the high-precision one.
+#[test]
+fn nvfp4_qat_is_attention_with_a_recipe() {
+    use frostgraph::engines::sdpa::Recipe;
+    use frostgraph::graph::{Nvfp4Qat, Nvfp4QatBackward};
+    let mut g = Graph::new(GraphOptions::default());
+    let q = g.tensor(Tensor::new("q", [2, 4, 40, 64]));
+    let [k, v] = ["k", "v"].map(|n| g.tensor(Tensor::new(n, [2, 2, 50, 64])));
+    let d_o = g.tensor(Tensor::new("dO", [2, 4, 40, 64]));
+    let out = g.nvfp4_attention_qat_forward(q, k, v, Nvfp4Qat { mask: Mask::causal(), ..Default::default() }).unwrap();
+    g.get_mut(out.high_precision_o).unwrap().uid = Some(77);
+    g.get_mut(out.high_precision_o).unwrap().dtype = Some(DType::BF16);
+    let options = Nvfp4QatBackward { mask: Mask::causal(), deterministic: true, ..Default::default() };
+    let grads = g.nvfp4_attention_qat_backward(d_o, q, k, v, out.high_precision_o, out.lse, options).unwrap();
+    for id in [out.o, grads.dq, grads.dk, grads.dv] {
+        g.output(id).unwrap();
+    }
+    let f = facts(&g);
+    assert_eq!((f.direction, f.recipe, f.invalid.clone()), (Direction::Forward, Recipe::Nvfp4Qat, None));
+    assert_eq!(f.features, FeatureSet::of(&[Feature::Causal, Feature::Stats, Feature::Gqa]));
+    let high = f.ports.high_precision_o.unwrap();
+    assert_eq!((high.uid, high.dim, high.is_virtual), (77, [2, 4, 40, 64], true));
+    let Facts::Sdpa(b) = analyze(&g.freeze().unwrap(), 1) else { panic!("attention") };
+    assert_eq!((b.direction, b.recipe, b.invalid.clone()), (Direction::Backward, Recipe::Nvfp4Qat, None));
+    assert_eq!(b.features, FeatureSet::of(&[Feature::Deterministic, Feature::Causal, Feature::Gqa]));
+    assert_eq!((b.ports.o.unwrap().uid, b.ports.high_precision_o, b.scale), (77, None, Scale::Static(1.0)));
+}

@@ -1,7 +1,7 @@
 //! The example graphs are what the builder makes of these functions; the quickstart runs and is the README's first block.
 
 use frostgraph::graph::{Alignment, AttnScale};
-use frostgraph::graph::{Graph, GraphOptions, Mask, Sdpa, SdpaBackward, Tensor, TensorId};
+use frostgraph::graph::{Graph, GraphOptions, Mask, Nvfp4Qat, Nvfp4QatBackward, Sdpa, SdpaBackward, Tensor, TensorId};
 use frostgraph::{DType, Device, Result};
 use std::path::PathBuf;
 
@@ -101,6 +101,34 @@ fn mla() -> Result<Graph> {
     Ok(g)
 }
 
+/// What the NVFP4 QAT nodes of the examples read: (batch, heads, sequence, dim) in memory as the specification has it, a ragged tail.
+const QAT: [i64; 4] = [1, 4, 250, 128];
+
+fn qat_forward() -> Result<Graph> {
+    let mut g = Graph::new(options("NVFP4 QAT forward with the auxiliaries of its backward", DType::BF16));
+    let [q, k, v] = ["Q", "K", "V"].map(|n| g.tensor(Tensor::new(n, QAT)));
+    let attn_scale = Some((QAT[3] as f32).sqrt().recip());
+    let qat = Nvfp4Qat { name: "attn".into(), mask: Mask::causal(), attn_scale, ..Nvfp4Qat::default() };
+    let out = g.nvfp4_attention_qat_forward(q, k, v, qat)?;
+    for id in [out.o, out.high_precision_o, out.lse] {
+        g.output(id)?;
+    }
+    Ok(g)
+}
+
+fn qat_backward() -> Result<Graph> {
+    let mut g = Graph::new(options("NVFP4 QAT backward", DType::BF16));
+    let [q, k, v, o, d_o] = ["Q", "K", "V", "high_precision_o", "dO"].map(|n| g.tensor(Tensor::new(n, QAT)));
+    let lse = g.tensor(Tensor::new("lse", [QAT[0], QAT[1], QAT[2], 1]).dtype(DType::F32));
+    let attn_scale = Some((QAT[3] as f32).sqrt().recip());
+    let qat = Nvfp4QatBackward { name: "attn_backward".into(), mask: Mask::causal(), attn_scale, ..Nvfp4QatBackward::default() };
+    let grads = g.nvfp4_attention_qat_backward(d_o, q, k, v, o, lse, qat)?;
+    for id in [grads.dq, grads.dk, grads.dv] {
+        g.output(id)?;
+    }
+    Ok(g)
+}
+
 /// Rewrites a stale file and fails once; with CI set it only fails. Files hold the frozen graph, so nothing is left to guess.
 #[test]
 fn example_graphs_are_current() {
@@ -110,6 +138,8 @@ fn example_graphs_are_current() {
         ("sdpa_backward.json", backward()),
         ("sdpa_thd.json", thd()),
         ("sdpa_mla_192_128.json", mla()),
+        ("nvfp4_qat_forward.json", qat_forward()),
+        ("nvfp4_qat_backward.json", qat_backward()),
     ] {
         let fresh = graph.and_then(|g| g.freeze()).and_then(|g| g.to_json()).unwrap_or_else(|e| panic!("{name}: {e}")) + "\n";
         let path = root().join("examples").join(name);

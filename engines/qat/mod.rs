@@ -25,6 +25,7 @@
 //! A query row without kept keys has O = O_hp = 0, LSE = -inf, and takes part in no gradient. NaN and infinities in Q, K and V follow the
 //! quantiser, which saturates them; in dO and in the auxiliaries they reach what they touch.
 
+pub mod check;
 pub mod oracle;
 
 use crate::caps::HeadDims;

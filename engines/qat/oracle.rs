@@ -21,7 +21,7 @@
 
 use crate::sdpa::access::{need, Inputs, Rows};
 use crate::sdpa::dense::read_input;
-use crate::sdpa::oracle::{OracleForward, Problem};
+use crate::sdpa::oracle::{OracleBackward, OracleForward, Problem};
 use crate::{HostError, SdpaFacts};
 use rayon::prelude::*;
 
@@ -35,25 +35,19 @@ pub struct QatForward {
     pub o: Vec<f64>,
     /// How far each element of `o` may be off through steps of the quantiser.
     pub o_reach: Vec<f64>,
-    /// P V^, as `o`.
-    pub high_precision_o: Vec<f64>,
-    /// Natural-log sum of exponentials, `[B][H_q][S_q]`.
-    pub stats: Vec<f64>,
+    /// Attention over the quantised operands: its O is the high-precision one, its Stats are the LSE.
+    pub plain: OracleForward,
 }
 
 /// Gradients of a backward; 0 where nothing contributes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct QatBackward {
-    /// `[B][H_q][S_q][d_qk]`.
-    pub dq: Vec<f64>,
-    /// `[B][H_kv][S_kv][d_qk]`.
-    pub dk: Vec<f64>,
     /// P~ᵀ dO, `[B][H_kv][S_kv][d_v]`.
     pub dv: Vec<f64>,
-    /// Pᵀ dO, what dV would be without the quantisation of P: a checker's own check.
-    pub unquantised_dv: Vec<f64>,
     /// How far each element of `dv` may be off through steps of the quantiser.
     pub dv_reach: Vec<f64>,
+    /// Gradients over the quantised operands: dQ and dK as they are; its dV is what dV would be without the quantisation of P.
+    pub plain: OracleBackward,
 }
 
 /// Magnitudes of E2M1 in code order, and the positive ones of E4M3 from code 1, 2^-9, to code 126, 448.
@@ -133,16 +127,21 @@ struct Probability {
     error: f64,
 }
 
-/// A problem whose Q, K and V are quantised.
-struct Qat {
-    problem: Problem,
+/// One NVFP4 QAT problem.
+pub struct Qat {
+    /// The problem over Q^, K^ and V^.
+    pub problem: Problem,
     tables: Tables,
     q_norm: Vec<f64>,
     k_norm: Vec<f64>,
 }
 
 impl Qat {
-    fn gather(facts: &SdpaFacts, inputs: &Inputs<'_>) -> Result<Qat, HostError> {
+    /// Reads the operands of a node and quantises Q, K and V.
+    ///
+    /// # Errors
+    /// [`HostError`] when lengths, offsets or a buffer contradict the graph.
+    pub fn gather(facts: &SdpaFacts, inputs: &Inputs<'_>) -> Result<Qat, HostError> {
         let mut problem = Problem::gather(facts, inputs)?;
         let tables = Tables::new();
         problem.q.par_chunks_mut(problem.d_qk).for_each(|row| tables.row(row));
@@ -174,6 +173,20 @@ impl Qat {
         out
     }
 
+    /// One row of the high-precision O and of the user-visible one, from its natural-log LSE.
+    pub(super) fn rows(&self, b: usize, h: usize, i: usize, lse: f64) -> [Vec<f64>; 2] {
+        let p = &self.problem;
+        let mut out = [vec![0.0; p.d_v], vec![0.0; p.d_v]];
+        for step in self.steps(b, h, i, lse, 0.0) {
+            let v = p.kv_row(&p.v, p.d_v, b, h, step.key);
+            let weights = [(p.score(b, h, i, step.key) - lse).exp(), step.value];
+            for (row, weight) in out.iter_mut().zip(weights) {
+                row.iter_mut().zip(v).for_each(|(o, v)| *o += weight * v);
+            }
+        }
+        out
+    }
+
     /// Quantises the kept lanes of one block; masked lanes are 0 and take no part.
     fn block(&self, block: &[Probability], out: &mut Vec<Step>) {
         let amax = |of: &dyn Fn(&Probability) -> f64| block.iter().map(of).fold(0.0, f64::max);
@@ -192,7 +205,8 @@ impl Qat {
         }
     }
 
-    fn forward(&self) -> QatForward {
+    /// O with its reach, and everything of the plain forward.
+    pub fn forward(&self) -> QatForward {
         let p = &self.problem;
         let plain = p.forward();
         let rows: Vec<(Vec<f64>, Vec<f64>)> = (0..p.b * p.h_q * p.s_q)
@@ -216,10 +230,11 @@ impl Qat {
             })
             .collect();
         let (o, o_reach): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
-        QatForward { o: o.concat(), o_reach: o_reach.concat(), high_precision_o: plain.o, stats: plain.stats }
+        QatForward { o: o.concat(), o_reach: o_reach.concat(), plain }
     }
 
-    fn backward(&self, high_precision_o: &[f64], stats: &[f64], d_o: &[f64]) -> QatBackward {
+    /// Gradients for `d_o` given the forward's high-precision O (`[B][H_q][S_q][d_v]`) and natural-log LSE (`[B][H_q][S_q]`).
+    pub fn backward(&self, high_precision_o: &[f64], stats: &[f64], d_o: &[f64]) -> QatBackward {
         let p = &self.problem;
         let plain = p.backward(high_precision_o, stats, d_o);
         let group = p.h_q / p.h_kv;
@@ -246,7 +261,7 @@ impl Qat {
             })
             .collect();
         let (dv, dv_reach): (Vec<_>, Vec<_>) = heads.into_iter().unzip();
-        QatBackward { dq: plain.dq, dk: plain.dk, unquantised_dv: plain.dv, dv: dv.concat(), dv_reach: dv_reach.concat() }
+        QatBackward { dv: dv.concat(), dv_reach: dv_reach.concat(), plain }
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod support;
 
-use frostgraph_engines::qat::oracle;
+use frostgraph_engines::qat::{check, oracle};
 use frostgraph_engines::sdpa::{Direction, Mask, Recipe};
 use frostgraph_engines::DType;
 use support::*;
@@ -62,8 +62,8 @@ fn a_single_key_is_exact() {
     let want = oracle::forward(&case.facts(Direction::Forward), &case.view()).unwrap();
     let read = |case: &Case, u, from: &std::collections::BTreeMap<_, Buffer>| case.spots[&u].read(from[&u].bytes(), 40);
     let times = |by: f64, x: &[f64]| -> Vec<f64> { x.iter().map(|x| round(x * by, DType::BF16)).collect() };
-    assert!(read(&case, uid::HIGH, &got) == want.high_precision_o, "V^ has few bits");
-    assert!(read(&case, uid::O, &got) == times(1.03125, &want.high_precision_o));
+    assert!(read(&case, uid::HIGH, &got) == want.plain.o, "V^ has few bits");
+    assert!(read(&case, uid::O, &got) == times(1.03125, &want.plain.o));
     let (grads, _) = case.check_qat_backward();
     for u in [uid::DQ, uid::DK] {
         assert!(read(&case, u, &grads).iter().all(|&x| x == 0.0));
@@ -142,4 +142,35 @@ fn results_are_reproducible() {
     let one = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     let want = one.install(|| run(0xff));
     assert_eq!(run(0x00), want);
+}
+
+/// A debug check tells auxiliaries of this recipe from those of another, by name; rows without keys and packed rows do not disturb it.
+#[test]
+fn auxiliaries_of_another_recipe_are_refused_by_name() {
+    for (mask, lens) in [(masks()[0], None), (masks()[1], None), (masks()[2], Some((vec![33, 0], vec![50, 20])))] {
+        let mut case = Case::new(Spec { mask, lens, layout: Layout::Bshd, ..spec(2, 4, 2, 40, 60, 64) });
+        let made = oracle::forward(&case.facts(Direction::Forward), &case.view()).unwrap();
+        let facts = case.facts(Direction::Backward);
+        let mut says = |o: &[f64], stats: &[f64]| {
+            case.store(uid::O, 40, o);
+            case.store(uid::STATS, 40, stats);
+            check::auxiliaries(&facts, &case.view()).err().map(|e| format!("{}: {}", e.tensor, e.given))
+        };
+        let (o, lse) = (&made.plain.o, &made.plain.stats);
+        assert_eq!(says(o, lse), None);
+        let log2: Vec<f64> = lse.iter().map(|x| x * std::f64::consts::LOG2_E).collect();
+        assert!(says(o, &log2).unwrap().starts_with("Stats: LSE looks like log2: row "));
+        assert!(says(&made.o, lse).unwrap().starts_with("O: O looks like the user-visible one, from the quantised P: row "));
+        let other: Vec<f64> = lse.iter().map(|x| x + 0.5).collect();
+        assert!(says(o, &other).unwrap().starts_with("Stats: LSE does not belong to these"));
+        let flipped: Vec<f64> = o.iter().map(|x| -x).collect();
+        assert!(says(&flipped, lse).unwrap().starts_with("O: O does not belong to these"));
+    }
+    // Small values, which the quantiser moves far: the LSE of plain attention is another one.
+    let mut case = Case::new(Spec { size: 6.0, ..spec(1, 1, 1, 20, 64, 64) });
+    let plain = case.problem.forward();
+    case.store(uid::O, 20, &plain.o);
+    case.store(uid::STATS, 20, &plain.stats);
+    let e = check::auxiliaries(&case.facts(Direction::Backward), &case.view()).unwrap_err();
+    assert!(e.given.starts_with("LSE looks like that of attention without quantisation: row "), "{e}");
 }

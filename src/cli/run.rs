@@ -78,6 +78,10 @@ pub fn run(args: &Args, style: Style) -> Result<Report> {
     let mut notes = plans::notes(&source);
     let executable = plan.compile()?;
     let inputs = args.data.load(built.graph(), args.graph.strict, &mut notes)?;
+    if args.check {
+        // Before anything runs: gradients from another recipe's auxiliaries would agree with an oracle that is given the same ones.
+        sample::check_auxiliaries(built.graph(), &inputs)?;
+    }
     let results = sample::outputs(built.graph(), &inputs)?;
     let mut runner = Runner::new(&executable, built.graph(), &inputs, results)?;
     let time = progress::spin("running", || runner.run())?;

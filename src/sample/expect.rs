@@ -126,15 +126,15 @@ fn of_node(graph: &FrozenGraph, n: usize, facts: SdpaFacts, store: &HostTensors)
             let f = qat::oracle::forward(&facts, &view).map_err(data_error)?;
             vec![
                 (OutPort::O, &p.o, Rows::Query, f.o, f.o_reach),
-                exact(OutPort::HighPrecisionO, &p.high_precision_o, Rows::Query, f.high_precision_o),
-                exact(OutPort::Stats, &p.stats, Rows::Query, f.stats),
+                exact(OutPort::HighPrecisionO, &p.high_precision_o, Rows::Query, f.plain.o),
+                exact(OutPort::Stats, &p.stats, Rows::Query, f.plain.stats),
             ]
         }
         (Direction::Backward, Recipe::Nvfp4Qat) => {
             let f = qat::oracle::backward(&facts, &view).map_err(data_error)?;
             vec![
-                exact(OutPort::DQ, &p.dq, Rows::Query, f.dq),
-                exact(OutPort::DK, &p.dk, Rows::Key, f.dk),
+                exact(OutPort::DQ, &p.dq, Rows::Query, f.plain.dq),
+                exact(OutPort::DK, &p.dk, Rows::Key, f.plain.dk),
                 (OutPort::DV, &p.dv, Rows::Key, f.dv, f.dv_reach),
             ]
         }
@@ -155,6 +155,22 @@ fn of_node(graph: &FrozenGraph, n: usize, facts: SdpaFacts, store: &HostTensors)
             reach,
         })
         .collect())
+}
+
+/// Refuses the auxiliaries of an NVFP4 QAT backward that its Q, K and V contradict, by computing a few rows of them again. Auxiliaries that
+/// another node of the graph makes are not looked at.
+///
+/// Errors: FG4006 that names the tensor and, where it is a known one, the mistake: LSE in log base 2, the user-visible O.
+pub fn check_auxiliaries(graph: &FrozenGraph, inputs: &HostTensors) -> Result<()> {
+    let view = inputs.view();
+    for &n in graph.order() {
+        let Facts::Sdpa(facts) = analyze(graph, n) else { continue };
+        let (p, qat) = (&facts.ports, (facts.direction, facts.recipe) == (Direction::Backward, Recipe::Nvfp4Qat));
+        if qat && [&p.q, &p.k, &p.v, &p.o, &p.stats].into_iter().flatten().all(|p| view.contains_key(&p.uid)) {
+            qat::check::auxiliaries(&facts, &view).map_err(data_error)?;
+        }
+    }
+    Ok(())
 }
 
 /// Compares results with the oracle, in the order of `expected`; tensors that `results` lacks (virtual ones) are left out.

@@ -10,7 +10,7 @@ mod rng;
 mod size;
 mod store;
 
-pub use expect::{check, expected, tolerance, Comparison, Expectation};
+pub use expect::{check, check_auxiliaries, expected, tolerance, Comparison, Expectation};
 pub use fill::{indices, inputs};
 pub(crate) use lengths::int_port;
 pub use size::{input_ids, output_ids, outputs, tensor_bytes};

@@ -21,6 +21,10 @@
 mod backward;
 mod cache;
 mod operand;
+mod qat;
 
 pub use backward::{scratch_workspace_bytes, sdpa_backward, SdpaBackwardCall};
 pub use operand::{Element, Operand};
+pub use qat::{
+    nvfp4_attention_qat_backward, nvfp4_attention_qat_forward, AllocatedGradients, Nvfp4QatBackwardCall, Nvfp4QatForwardCall,
+};

@@ -94,6 +94,14 @@ impl<'a> Operand<'a> {
         self.shape.is_some()
     }
 
+    /// The bytes of a host slice that is read.
+    pub(super) fn host(&self) -> Option<&[u8]> {
+        match &self.memory {
+            Memory::Read(bytes) => Some(bytes),
+            Memory::None | Memory::Write(_) | Memory::Device(_) => None,
+        }
+    }
+
     /// Hands the memory over under a uid; absent memory is found missing by the executor, with the tensor's name.
     pub(super) fn bind(self, uid: Uid, bindings: &mut Bindings<'a>) {
         match self.memory {

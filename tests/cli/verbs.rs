@@ -12,6 +12,8 @@ fn run_checks_every_example() {
         ("examples/sdpa_forward.json", &["attn::O", "attn::Stats"]),
         ("examples/sdpa_thd.json", &["attn::O", "attn::Stats"]),
         ("examples/sdpa_mla_192_128.json", &["attn::O"]),
+        ("examples/nvfp4_qat_forward.json", &["attn::O", "attn::High_precision_O", "attn::Stats"]),
+        ("examples/nvfp4_qat_backward.json", &["attn_backward::dQ", "attn_backward::dK", "attn_backward::dV"]),
     ] {
         let v = json(&["run", file, "--check"]);
         assert_eq!(v["passed"], true, "{file}: {v:#}");

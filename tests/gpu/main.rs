@@ -11,8 +11,8 @@
 //! gpu check                        plan every case and count the declines by reason: no GPU needed
 //! gpu cpu STEP                     every STEP-th case on the CPU engine: a test of this program itself
 //! gpu compile sm_90a,.. FILE       every kernel of the lists, ahead of time, without a GPU
-//! options: --suite sdpa_bwd|sdpa_fwd (default: both; numbers count in sdpa_bwd), --seed N (default: random, printed), --workers N,
-//!          --bundle FILE, --engine ROW (all, cases: the cases of one row alone, without specials)
+//! options: --suite sdpa_bwd|sdpa_fwd|qat_fwd|qat_bwd (default: all; numbers count in sdpa_bwd), --seed N (default: random, printed),
+//!          --workers N, --bundle FILE, --engine ROW (all, cases: the cases of one row alone, without specials)
 //! ```
 //!
 //! A suite whose rows are not in MANIFEST has no eligible case and runs nothing. Exit code 0 when nothing failed, 1 otherwise, 2 for
@@ -172,7 +172,7 @@ fn main() {
     let Some(args) = Args::parse() else {
         eprintln!(
             "usage: gpu [all | cases FROM TO | specials | special N | one N | list | check | cpu STEP | compile ARCHES FILE] \
-             [--suite sdpa_bwd|sdpa_fwd] [--seed N] [--workers N] [--evidence DIR] [--bundle FILE] [--engine ROW]"
+             [--suite sdpa_bwd|sdpa_fwd|qat_fwd|qat_bwd] [--seed N] [--workers N] [--evidence DIR] [--bundle FILE] [--engine ROW]"
         );
         std::process::exit(2);
     };

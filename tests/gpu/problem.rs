@@ -1,11 +1,12 @@
 //! Inputs of a case on the host, and what the outputs must be.
 
-use crate::build::{offsets, tokens, BIAS, CU_KV, CU_Q, DBIAS, DK, DQ, DSINK, DV, D_O, K, MAX, O, Q, RAG_KV, RAG_Q};
+use crate::build::{offsets, tokens, BIAS, CU_KV, CU_Q, DBIAS, DK, DQ, DSINK, DV, D_O, HIGH, K, MAX, O, Q, RAG_KV, RAG_Q};
 use crate::build::{SEQ_KV, SEQ_Q, SINK, STATS, SUM, TABLE_K, TABLE_V, V};
 use crate::cases::{Case, Lens};
 use crate::rng::Rng;
 use crate::rounding;
 use crate::values;
+use frostgraph::engines::qat::oracle::Qat;
 use frostgraph::engines::sdpa::access::{Inputs, Rows};
 use frostgraph::engines::sdpa::dense::{dense_shape, read_dense, write_dense};
 use frostgraph::engines::sdpa::oracle::{OracleBackward, OracleForward, Problem};
@@ -24,6 +25,8 @@ pub struct Prepared {
     pub owned: BTreeMap<i64, Vec<bool>>,
     /// What each output must hold, by uid.
     pub expected: Outputs,
+    /// How far each element may be off through steps of a quantiser near its ties; outputs that are not here may not.
+    pub reach: Outputs,
     /// The io-rounding yardstick.
     pub rounded: Outputs,
     /// Query rows that see no key, the sink not counted; of a forward.
@@ -54,6 +57,7 @@ pub fn ports(f: &SdpaFacts) -> Vec<(&Port, Rows)> {
         (&p.k, Rows::Key),
         (&p.v, Rows::Key),
         (&p.o, Rows::Query),
+        (&p.high_precision_o, Rows::Query),
         (&p.d_o, Rows::Query),
         (&p.stats, Rows::Query),
         (&p.score_max, Rows::Query),
@@ -72,7 +76,7 @@ pub fn ports(f: &SdpaFacts) -> Vec<(&Port, Rows)> {
 /// Uids that the node writes.
 fn written(case: &Case) -> &'static [i64] {
     if case.is_forward() {
-        &[O, STATS, MAX, SUM]
+        &[O, HIGH, STATS, MAX, SUM]
     } else {
         &[DQ, DK, DV, DBIAS, DSINK]
     }
@@ -164,16 +168,21 @@ pub fn prepare(case: &Case, facts: &Facts, seed: u64) -> Result<Prepared> {
         }
         store(&f, port, rows, &dense, &mut tensors)?;
     }
-    let problem = Problem::gather(&f, &borrow(&tensors)).map_err(host)?;
-    let forward = problem.forward();
-    let (expected, rounded, empty_rows) = if case.is_forward() {
-        let empty = forward.score_max.iter().map(|&m| m == f64::NEG_INFINITY).collect();
-        let rounded = rounding::forward(&problem, &forward, case.dtype);
-        (results(&f, &problem, forward), results(&f, &problem, rounded), Some(empty))
+    let mut reach = Outputs::new();
+    let (expected, rounded, empty_rows) = if case.is_qat() {
+        qat(case, &f, len_q, &mut tensors, &mut reach)?
     } else {
-        let [o, stats, d_o] = backward_inputs(&f, forward, len_q, &mut tensors)?;
-        let rounded = rounding::backward(&problem, &o, &stats, &d_o, case.dtype, case.dbias.unwrap_or(DType::F32));
-        (gradients(problem.backward(&o, &stats, &d_o)), gradients(rounded), None)
+        let problem = Problem::gather(&f, &borrow(&tensors)).map_err(host)?;
+        let forward = problem.forward();
+        if case.is_forward() {
+            let empty = empty_rows(&forward);
+            let rounded = rounding::forward(&problem, &forward, case.dtype);
+            (results(&f, &problem, forward), results(&f, &problem, rounded), Some(empty))
+        } else {
+            let [o, stats, d_o] = backward_inputs(&f, forward, len_q, &mut tensors)?;
+            let rounded = rounding::backward(&problem, &o, &stats, &d_o, case.dtype, case.dbias.unwrap_or(DType::F32));
+            (gradients(problem.backward(&o, &stats, &d_o)), gradients(rounded), None)
+        }
     };
     let inputs = borrow(&tensors);
     let mut owned = BTreeMap::new();
@@ -185,7 +194,38 @@ pub fn prepare(case: &Case, facts: &Facts, seed: u64) -> Result<Prepared> {
         owned.insert(port.uid, bytes.into_iter().map(|b| b == 0).collect());
     }
     drop(inputs);
-    Ok(Prepared { facts: f, tensors, owned, expected, rounded, empty_rows })
+    Ok(Prepared { facts: f, tensors, owned, expected, reach, rounded, empty_rows })
+}
+
+/// Query rows that see no key.
+fn empty_rows(forward: &OracleForward) -> Vec<bool> {
+    forward.score_max.iter().map(|&m| m == f64::NEG_INFINITY).collect()
+}
+
+/// Expected outputs, the yardstick, and the empty rows of a forward.
+type Wanted = (Outputs, Outputs, Option<Vec<bool>>);
+
+/// What an NVFP4 QAT case must give. The yardstick is that of attention over the quantised operands; where the quantised P enters, which
+/// bf16 holds exactly, the plain P's rounding stays as the allowance for what a chain rounds otherwise.
+fn qat(case: &Case, f: &SdpaFacts, len_q: &[i64], tensors: &mut BTreeMap<i64, Vec<u8>>, reach: &mut Outputs) -> Result<Wanted> {
+    let moved = |want: &[f64], rounded: &[f64], plain: &[f64]| -> Vec<f64> {
+        want.iter().zip(rounded).zip(plain).map(|((w, r), p)| w + (r - p)).collect()
+    };
+    let qat = Qat::gather(f, &borrow(tensors)).map_err(host)?;
+    if case.is_forward() {
+        let x = qat.forward();
+        let r = rounding::forward(&qat.problem, &x.plain, case.dtype);
+        let empty = empty_rows(&x.plain);
+        reach.insert(O, x.o_reach);
+        let rounded = BTreeMap::from([(O, moved(&x.o, &r.o, &x.plain.o)), (HIGH, r.o), (STATS, r.stats)]);
+        return Ok((BTreeMap::from([(O, x.o), (HIGH, x.plain.o), (STATS, x.plain.stats)]), rounded, Some(empty)));
+    }
+    let [o, stats, d_o] = backward_inputs(f, qat.problem.forward(), len_q, tensors)?;
+    let x = qat.backward(&o, &stats, &d_o);
+    let r = rounding::backward(&qat.problem, &o, &stats, &d_o, case.dtype, DType::F32);
+    reach.insert(DV, x.dv_reach);
+    let rounded = BTreeMap::from([(DQ, r.dq), (DK, r.dk), (DV, moved(&x.dv, &r.dv, &x.plain.dv))]);
+    Ok((BTreeMap::from([(DQ, x.plain.dq), (DK, x.plain.dk), (DV, x.dv)]), rounded, None))
 }
 
 /// Stores the forward's O and Stats in the precision in which they are stored, and reads back O, Stats and dO.

@@ -1,10 +1,10 @@
 //! The suites: a case list, its specials, and what the list must show before any GPU is asked.
 
-use crate::cases::{backward, forward, Case, BWD, DECODE, PREFILL};
+use crate::cases::{backward, forward, qat, Case, BWD, DECODE, PREFILL, QAT_BWD, QAT_FWD};
 use crate::plan::{plan, Planned};
 use crate::special::{self, Special};
 use crate::{evidence, far};
-use frostgraph::engines::{row_by_name, Caps, Feature};
+use frostgraph::engines::{row_by_name, Caps, DeclineCode, Feature};
 use frostgraph::{Device, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub enum Suite {
     Bwd,
     Fwd,
+    QatFwd,
+    QatBwd,
 }
 
 /// The cases that a row accepts, with their features, and why it declined the others.
@@ -23,12 +25,14 @@ pub struct Listing {
 }
 
 impl Suite {
-    pub const ALL: [Suite; 2] = [Suite::Bwd, Suite::Fwd];
+    pub const ALL: [Suite; 4] = [Suite::Bwd, Suite::Fwd, Suite::QatFwd, Suite::QatBwd];
 
     pub fn name(self) -> &'static str {
         match self {
             Suite::Bwd => "sdpa_bwd",
             Suite::Fwd => "sdpa_fwd",
+            Suite::QatFwd => "qat_fwd",
+            Suite::QatBwd => "qat_bwd",
         }
     }
 
@@ -40,6 +44,8 @@ impl Suite {
         match self {
             Suite::Bwd => backward::all(),
             Suite::Fwd => forward::all(),
+            Suite::QatFwd => qat::forward(),
+            Suite::QatBwd => qat::backward(),
         }
     }
 
@@ -47,6 +53,8 @@ impl Suite {
         match self {
             Suite::Bwd => special::backward::ALL,
             Suite::Fwd => special::forward::ALL,
+            Suite::QatFwd => special::qat::FORWARD,
+            Suite::QatBwd => special::qat::BACKWARD,
         }
     }
 
@@ -54,7 +62,7 @@ impl Suite {
     fn samples(self) -> Vec<Case> {
         match self {
             // Its specials take small variations of what the list has.
-            Suite::Bwd => Vec::new(),
+            Suite::Bwd | Suite::QatFwd | Suite::QatBwd => Vec::new(),
             Suite::Fwd => special::forward::samples(),
         }
     }
@@ -64,6 +72,8 @@ impl Suite {
         match self {
             Suite::Bwd => &[BWD],
             Suite::Fwd => &[PREFILL, DECODE],
+            Suite::QatFwd => &[QAT_FWD],
+            Suite::QatBwd => &[QAT_BWD],
         }
     }
 
@@ -79,6 +89,9 @@ impl Suite {
             Suite::Bwd => (500, 30),
             // Tiles again, and packed heads without groups.
             Suite::Fwd => (800, 40),
+            // The lists hold more than a row has to serve: V of another head dim than Q at least.
+            Suite::QatFwd => (150, 120),
+            Suite::QatBwd => (200, 200),
         }
     }
 
@@ -95,7 +108,10 @@ impl Suite {
                     listing.features.insert(i, evidence::features(p.0.nodes()[0].facts()));
                 }
                 Planned::Declined(why) => {
-                    if case.knobs.is_empty() {
+                    // A QAT list is of the operation, not of a row: what the row's capabilities leave out is counted, not refused.
+                    let of_caps = [DeclineCode::Feature, DeclineCode::HeadDim, DeclineCode::Layout];
+                    let left_out = case.is_qat() && of_caps.iter().any(|c| why.contains(c.code()));
+                    if case.knobs.is_empty() && !left_out {
                         unasked.push(format!("case {i} ({case}): {why}"));
                     }
                     *listing.declined.entry(why).or_default() += 1;
@@ -109,7 +125,9 @@ impl Suite {
                     unasked.push(format!("a special's case ({case}): {why}"));
                 }
             }
-            self.engines().iter().try_for_each(|e| far::check_planned(e, &device))?;
+            if !matches!(self, Suite::QatFwd | Suite::QatBwd) {
+                self.engines().iter().try_for_each(|e| far::check_planned(e, &device))?;
+            }
             self.engines().iter().for_each(|e| self.claims(e, &listing));
             let (least, most) = self.bounds();
             let declined: usize = listing.declined.values().sum();

@@ -14,13 +14,14 @@ pub fn bend(case: &Case, uid: i64, [_, _, s, d]: [usize; 4], dense: &mut [f64]) 
         let sinks = [f64::NEG_INFINITY, f64::INFINITY, 2e38, 2.4e38];
         dense.iter_mut().zip(sinks.iter().cycle()).for_each(|(x, s)| *x = *s);
     }
-    if uid != Q && uid != K {
+    if nvfp4(case, uid, s, d, dense) || (uid != Q && uid != K) {
         return;
     }
     for (i, x) in dense.iter_mut().enumerate() {
         let (column, row) = (i % d, i / d % s);
         match case.fwd.logits {
             Logits::Normal | Logits::Loud => {}
+            Logits::ZeroBlocks | Logits::Ties | Logits::FarScales | Logits::Tiny | Logits::Peaked => {}
             // The first column alone makes the logit; the others stir it.
             Logits::About(_) if column > 0 => *x *= 0.1,
             Logits::About(c) => *x = if uid == Q { 1.0 } else { -c as f64 * (d as f64).sqrt() },
@@ -28,6 +29,33 @@ pub fn bend(case: &Case, uid: i64, [_, _, s, d]: [usize; 4], dense: &mut [f64]) 
             Logits::Growing => {}
         }
     }
+}
+
+/// Values that meet the corners of an NVFP4 quantiser; whether the case asks for any.
+fn nvfp4(case: &Case, uid: i64, s: usize, d: usize, dense: &mut [f64]) -> bool {
+    // Midpoints of E2M1 and a value beside them, in units of the scale.
+    const TIES: [f64; 8] = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 0.5];
+    for (i, x) in dense.iter_mut().enumerate().filter(|_| [Q, K, V].contains(&uid)) {
+        let (lane, block, row) = (i % d % 16, i % d / 16, i / d % s);
+        match case.fwd.logits {
+            Logits::Normal | Logits::Loud | Logits::About(_) | Logits::Growing => return false,
+            Logits::ZeroBlocks => {
+                if block % 3 == 1 || row == 0 {
+                    *x = 0.0_f64.copysign(*x);
+                }
+            }
+            // The scale is 3/8 exactly, so that the quotients are ties exactly.
+            Logits::Ties => {
+                let edge = if (row + block) % 2 == 0 { 0 } else { 15 };
+                let unit = if lane == edge { 6.0 } else { TIES[(lane + row) % 8] };
+                *x = (unit * 0.375).copysign(*x);
+            }
+            Logits::FarScales => *x *= if uid == Q { 1.5e-3 } else { 700.0 },
+            Logits::Tiny => *x *= 1.2e-3,
+            Logits::Peaked => *x *= if uid == V { 1.0 } else { 2.5 },
+        }
+    }
+    true
 }
 
 /// Running totals, B + 1 of them.

@@ -221,3 +221,34 @@ fn samples_freeze_and_frozen_graphs_are_written() {
         assert_eq!(written, expected, "{name}");
     }
 }
+
+/// The NVFP4 QAT nodes: frostgraph's own tags in the same style, every attribute and port there and back.
+#[test]
+fn nvfp4_qat_nodes_come_back_equal() {
+    use frostgraph::graph::{Nvfp4Qat, Nvfp4QatBackward};
+    let dim = [2, 4, 40, 64];
+    let mut g = Graph::new(GraphOptions::default());
+    let [q, k, v, d_o] = ["q", "k", "v", "dO"].map(|n| g.tensor(Tensor::new(n, dim)));
+    let [len_q, len_kv] = ["len_q", "len_kv"].map(|n| g.tensor(Tensor::new(n, [2, 1, 1, 1]).dtype(DType::I32)));
+    let mask = Mask { left_bound: Some(9), right_bound: Some(0), alignment: Alignment::BottomRight, ..Mask::none() }.padded();
+    let (seq_len_q, seq_len_kv, attn_scale) = (Some(len_q), Some(len_kv), Some(0.125));
+    let forward = Nvfp4Qat { mask: mask.clone(), attn_scale, seq_len_q, seq_len_kv, ..Default::default() };
+    let out = g.nvfp4_attention_qat_forward(q, k, v, forward).unwrap();
+    let backward = Nvfp4QatBackward { mask, attn_scale, seq_len_q, seq_len_kv, deterministic: true, ..Default::default() };
+    g.nvfp4_attention_qat_backward(d_o, q, k, v, out.high_precision_o, out.lse, backward).unwrap();
+    let text = g.to_json().unwrap();
+    let read = from_str(&text, Strictness::Strict).unwrap().graph;
+    assert_eq!(to_value(&read).unwrap(), to_value(&g).unwrap());
+    assert_eq!(
+        read.nodes().iter().map(|n| n.op.clone()).collect::<Vec<_>>(),
+        g.nodes().iter().map(|n| n.op.clone()).collect::<Vec<_>>()
+    );
+    let v: Value = serde_json::from_str(&text).unwrap();
+    let (f, b) = (&v["nodes"][0], &v["nodes"][1]);
+    assert_eq!((f["tag"].as_str(), b["tag"].as_str()), (Some("NVFP4_ATTENTION_QAT"), Some("NVFP4_ATTENTION_QAT_BWD")));
+    assert_eq!(f["outputs"]["High_precision_O"], b["inputs"]["High_precision_O"], "the forward feeds the backward");
+    assert_eq!(f["outputs"]["Stats"], b["inputs"]["Stats"]);
+    assert_eq!((b["is_deterministic_algorithm"].clone(), f["attn_scale_value"].clone()), (json!(true), json!("3E000000")));
+    let refused = text.replace("\"High_precision_O\"", "\"O_hp\"");
+    assert!(from_str(&refused, Strictness::Lenient).unwrap_err().to_string().contains("unknown port \"O_hp\""));
+}

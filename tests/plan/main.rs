@@ -4,5 +4,6 @@ mod execution;
 mod goldens;
 mod invariants;
 mod planning;
+mod qat;
 mod standalone;
 mod support;

@@ -691,27 +691,27 @@ impl Case {
         let want = qat::forward(&self.facts(Direction::Forward), &self.view()).unwrap();
         let t = self.tolerance();
         for (uid, want, reach, tolerance) in
-            [(O, &want.o, &want.o_reach[..], t), (HIGH, &want.high_precision_o, &[], t), (STATS, &want.stats, &[], 1e-5)]
+            [(O, &want.o, &want.o_reach[..], t), (HIGH, &want.plain.o, &[], t), (STATS, &want.plain.stats, &[], 1e-5)]
         {
             let error = self.error_beyond(uid, &got, want, reach);
             assert!(error <= tolerance, "{}: error {error:.2e}\n{:?}", self.spots[&uid].port.name, self.spec);
         }
-        let unquantised = beyond(&want.high_precision_o, &want.o, &want.o_reach);
+        let unquantised = beyond(&want.plain.o, &want.o, &want.o_reach);
         (got, unquantised)
     }
 
     /// NVFP4 QAT backward on the oracle's auxiliaries, against the oracle; and how wrong dV would be if P had not been quantised.
     pub fn check_qat_backward(&mut self) -> (BTreeMap<Uid, Buffer>, f64) {
         let made = qat::forward(&self.facts(Direction::Forward), &self.view()).unwrap();
-        self.store(O, self.spec.sq, &made.high_precision_o);
-        self.store(STATS, self.spec.sq, &made.stats);
+        self.store(O, self.spec.sq, &made.plain.o);
+        self.store(STATS, self.spec.sq, &made.plain.stats);
         let got = self.run_backward().unwrap_or_else(|e| panic!("{e}\n{:?}", self.spec));
         let want = qat::backward(&self.facts(Direction::Backward), &self.view()).unwrap();
-        for (uid, want, reach) in [(DQ, &want.dq, &[][..]), (DK, &want.dk, &[]), (DV, &want.dv, &want.dv_reach)] {
+        for (uid, want, reach) in [(DQ, &want.plain.dq, &[][..]), (DK, &want.plain.dk, &[]), (DV, &want.dv, &want.dv_reach)] {
             let error = self.error_beyond(uid, &got, want, reach);
             assert!(error <= self.tolerance(), "{}: error {error:.2e}\n{:?}", self.spots[&uid].port.name, self.spec);
         }
-        (got, beyond(&want.unquantised_dv, &want.dv, &want.dv_reach))
+        (got, beyond(&want.plain.dv, &want.dv, &want.dv_reach))
     }
 
     /// Relative Frobenius distance of an output over its elements; equal infinities agree, a NaN never does.

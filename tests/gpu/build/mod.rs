@@ -2,6 +2,7 @@
 
 mod backward;
 pub mod forward;
+mod qat;
 
 use crate::cases::{Case, Layout, Lens, MaskKind};
 use frostgraph::graph::{AttnScale, Graph, GraphOptions, Mask, Tensor, TensorId};
@@ -33,6 +34,8 @@ pub const DK: i64 = 22;
 pub const DV: i64 = 23;
 pub const DBIAS: i64 = 24;
 pub const DSINK: i64 = 25;
+/// The high-precision O of an NVFP4 QAT forward; its backward reads it as [`O`].
+pub const HIGH: i64 = 26;
 
 /// Elements that a packed side leaves free before each sequence: token offsets need not be dense.
 const GAP: i64 = 3;
@@ -78,10 +81,11 @@ fn mask(kind: MaskKind) -> Mask {
 
 /// The graph of a case.
 pub fn graph(c: &Case) -> Result<Graph> {
-    if c.is_forward() {
-        forward::graph(c)
-    } else {
-        backward::graph(c)
+    match (c.is_qat(), c.is_forward()) {
+        (false, true) => forward::graph(c),
+        (false, false) => backward::graph(c),
+        (true, true) => qat::forward(c),
+        (true, false) => qat::backward(c),
     }
 }
 

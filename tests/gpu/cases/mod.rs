@@ -2,6 +2,7 @@
 
 pub mod backward;
 pub mod forward;
+pub mod qat;
 
 use frostgraph::engines::Knob;
 use frostgraph::DType;
@@ -10,6 +11,8 @@ use frostgraph::DType;
 pub const BWD: &str = "sdpa_bwd_sm120";
 pub const PREFILL: &str = "sdpa_fwd_prefill_sm80";
 pub const DECODE: &str = "sdpa_fwd_decode_sm80";
+pub const QAT_FWD: &str = "nvfp4_qat_fwd_sm120";
+pub const QAT_BWD: &str = "nvfp4_qat_bwd_sm120";
 
 /// Mask of a case; numbers are offsets (W, R).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +103,7 @@ pub enum ScaleKind {
     Negative,
 }
 
-/// Values of Q and K.
+/// Values of Q, K and V.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Logits {
     Normal,
@@ -110,6 +113,16 @@ pub enum Logits {
     Growing,
     /// V near the end of bf16's range.
     Loud,
+    /// NVFP4: every third block of 16 of Q, K and V is zero, and so is the first row of each head.
+    ZeroBlocks,
+    /// NVFP4: values on the ties of E2M1, the largest magnitude of a block in its first or last lane in turn.
+    Ties,
+    /// NVFP4: Q near the floor of the scale, K and V near saturation.
+    FarScales,
+    /// NVFP4: everything near the floor of the scale, much of it below what rounds to zero.
+    Tiny,
+    /// NVFP4: logits so peaked that P has blocks with one large value, and blocks at the floor of the scale.
+    Peaked,
 }
 
 /// Page pools of K and V.
@@ -252,7 +265,12 @@ impl Case {
     }
 
     pub fn is_forward(&self) -> bool {
-        self.engine != BWD
+        self.engine != BWD && self.engine != QAT_BWD
+    }
+
+    /// Whether Q, K, V and P are fake-quantised to NVFP4.
+    pub fn is_qat(&self) -> bool {
+        self.engine == QAT_FWD || self.engine == QAT_BWD
     }
 
     /// Whether two runs must give the same bits: a forward always, a backward when asked.

@@ -5,6 +5,7 @@ pub mod backward;
 mod faults;
 pub mod forward;
 mod life;
+pub mod qat;
 
 use crate::cases::Case;
 use crate::problem::prepare;

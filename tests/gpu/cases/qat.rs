@@ -1,0 +1,88 @@
+//! The case lists of NVFP4 QAT, forward and backward: masks x heads x head dims x sizes, then tails, lengths, strides and the values that
+//! a quantiser can get wrong.
+//!
+//! Both lists hold what the operation has, whether or not a row serves it: a row that declines something has fewer eligible cases.
+
+use super::{sizes, Case, Fwd, Layout, Lens, Logits, MaskKind, KV_HEADS, QAT_BWD, QAT_FWD};
+
+const VALUES: [Logits; 6] = [Logits::Normal, Logits::ZeroBlocks, Logits::Ties, Logits::FarScales, Logits::Tiny, Logits::Peaked];
+
+/// Layouts and strides of Stats dealt over a list.
+fn dealt(n: usize, case: Case) -> Case {
+    let layout = [Layout::Bhsd, Layout::Bshd, Layout::Bhsd, Layout::Sbhd, Layout::Gapped][n / 3 % 5];
+    Case { layout, strided_stats: n % 11 == 10, ..case }
+}
+
+/// What both passes have; `deterministic` are the modes to deal.
+fn list(engine: &'static str, deterministic: &[bool]) -> Vec<Case> {
+    let mut all: Vec<Case> = Vec::new();
+    for mask in MaskKind::ALL {
+        for h_kv in KV_HEADS {
+            for d in [64, 128] {
+                for &deterministic in deterministic {
+                    for _ in 0..2 {
+                        let n = all.len();
+                        let (s_q, s_kv) = sizes(n * 7 + n / 12, mask);
+                        let base = Case { engine, mask, h_kv, d_qk: d, d_v: d, deterministic, s_q, s_kv, ..Case::default() };
+                        all.push(dealt(n, base));
+                    }
+                }
+            }
+        }
+    }
+    // Self-attention as the specification has it: equal heads, no mask or causal, tails of every residue that matters to blocks of 16.
+    for (n, s) in [1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 79, 80, 81, 127, 129, 250].into_iter().enumerate() {
+        for mask in [MaskKind::None, MaskKind::Causal] {
+            let d = [64, 128][n % 2];
+            all.push(Case { engine, mask, s_q: s, s_kv: s, d_qk: d, d_v: d, layout: Layout::Bhsd, ..Case::default() });
+        }
+    }
+    // Cross attention, both ways around.
+    for (n, (s_q, s_kv)) in [(1, 200), (200, 1), (40, 333), (333, 40), (16, 17), (130, 128)].into_iter().enumerate() {
+        let d = [128, 64][n % 2];
+        all.push(Case { engine, s_q, s_kv, d_qk: d, d_v: d, ..Case::default() });
+    }
+    // What the quantiser sees; a window of 0 leaves every row one key.
+    for (i, logits) in VALUES.into_iter().enumerate() {
+        for (j, mask) in
+            [MaskKind::None, MaskKind::Causal, MaskKind::CausalWindow(33), MaskKind::CausalWindow(0)].into_iter().enumerate()
+        {
+            for d in [64, 128] {
+                let (h_kv, fwd) = (KV_HEADS[(i + j) % 3], Fwd { logits, ..Fwd::default() });
+                all.push(Case { engine, mask, h_kv, d_qk: d, d_v: d, s_q: 141, s_kv: 141, fwd, ..Case::default() });
+            }
+        }
+    }
+    // Lengths down to 0, rows past a length, rows without keys.
+    let lens = [([130, 0], [100, 7]), ([1, 129], [0, 130]), ([64, 65], [130, 31]), ([77, 130], [16, 48])];
+    for (n, mask) in MaskKind::ALL.into_iter().enumerate() {
+        for (i, (q, kv)) in lens.iter().enumerate() {
+            let d = [64, 128][(n + i) % 2];
+            let deterministic = deterministic[(n + i) % deterministic.len()];
+            let lens = Lens::Padded { q: q.to_vec(), kv: kv.to_vec() };
+            let base =
+                Case { engine, mask, lens, h_kv: KV_HEADS[(n + i) % 3], d_qk: d, d_v: d, deterministic, ..Case::default() };
+            all.push(dealt(n + i, base));
+        }
+    }
+    // More keys than a tile of any kernel, and more heads than a wave.
+    for mask in [MaskKind::None, MaskKind::Causal] {
+        all.push(Case { engine, mask, b: 1, h_q: 2, h_kv: 2, s_q: 700, s_kv: 700, d_qk: 128, d_v: 128, ..Case::default() });
+        all.push(Case { engine, mask, b: 3, h_q: 32, h_kv: 32, s_q: 48, s_kv: 48, ..Case::default() });
+    }
+    // V of another head dim than Q and K.
+    for (d_qk, d_v) in [(128, 64), (64, 128)] {
+        all.push(Case { engine, d_qk, d_v, ..Case::default() });
+    }
+    all
+}
+
+/// Forward cases.
+pub fn forward() -> Vec<Case> {
+    list(QAT_FWD, &[false])
+}
+
+/// Backward cases.
+pub fn backward() -> Vec<Case> {
+    list(QAT_BWD, &[false, true])
+}

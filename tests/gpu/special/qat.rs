@@ -1,0 +1,77 @@
+//! Specials of NVFP4 QAT.
+
+use super::{failed, faults, fifty_runs, life, must, replays, Special};
+use crate::build::{DV, D_O, HIGH, K, O, Q, STATS, V};
+use crate::cases::{Case, Layout, Lens, MaskKind, QAT_BWD, QAT_FWD};
+use crate::run::Gpu;
+use frostgraph::Result;
+
+/// The specification's geometry, which the specials vary.
+fn plain(engine: &'static str) -> Case {
+    Case { engine, mask: MaskKind::Causal, d_qk: 128, d_v: 128, layout: Layout::Bhsd, ..Case::default() }
+}
+
+/// More blocks than fit, so that they are scheduled in waves.
+fn big(engine: &'static str, deterministic: bool) -> Case {
+    Case { b: 4, h_q: 8, h_kv: 8, s_q: 600, s_kv: 600, deterministic, ..plain(engine) }
+}
+
+pub const FORWARD: &[Special] = &[
+    ("determinism: 50 runs, idle and beside a busy stream", |g, s| fifty_runs(g, &[plain(QAT_FWD), big(QAT_FWD, false)], s)),
+    ("capture, replay with other inputs and newly dead rows", |g, s| capture(g, QAT_FWD, s)),
+    ("work goes to the caller's stream alone (report 126)", |g, s| life::streams(g, &plain(QAT_FWD), s)),
+    ("two threads, one executable", |g, s| life::threads(g, &plain(QAT_FWD), s)),
+    ("workspace faults leave the device usable (report 125)", |g, s| faults::workspace_faults(g, &plain(QAT_FWD), s)),
+    ("misaligned operands are typed errors (report 45)", |g, s| faults::misaligned(g, &plain(QAT_FWD), [Q, O, HIGH], s)),
+    ("execute allocates nothing on the host (I5)", |g, s| faults::allocations(g, &[plain(QAT_FWD)], s)),
+];
+
+pub const BACKWARD: &[Special] = &[
+    ("determinism: 50 runs, idle and beside a busy stream", |g, s| fifty_runs(g, &[big(QAT_BWD, true)], s)),
+    ("capture, replay with other inputs and newly dead rows", |g, s| capture(g, QAT_BWD, s)),
+    ("work goes to the caller's stream alone (report 126)", |g, s| life::streams(g, &plain(QAT_BWD), s)),
+    ("two threads, one executable", |g, s| life::threads(g, &plain(QAT_BWD), s)),
+    ("workspace faults leave the device usable (report 125)", |g, s| faults::workspace_faults(g, &plain(QAT_BWD), s)),
+    ("misaligned operands are typed errors (report 45)", |g, s| faults::misaligned(g, &plain(QAT_BWD), [Q, D_O, DV], s)),
+    ("execute allocates nothing on the host (I5)", |g, s| faults::allocations(g, &[plain(QAT_BWD)], s)),
+    ("the GPU's forward feeds the GPU's backward", pair),
+];
+
+/// Lengths fall, so rows past them die; with 40 keys for 130 queries the first 90 rows see none.
+fn capture(gpu: &Gpu, engine: &'static str, seed: u64) -> Result<()> {
+    let with = |q: [i64; 2], kv: [i64; 2]| Case {
+        lens: Lens::Padded { q: q.to_vec(), kv: kv.to_vec() },
+        mask: MaskKind::CausalBottomRight,
+        ..plain(engine)
+    };
+    replays(gpu, &[with([130, 130], [130, 130]), with([130, 77], [130, 40]), with([130, 1], [40, 0])], seed)
+}
+
+/// The backward runs on what the GPU's forward made instead of the oracle's auxiliaries, which differ in the last bits.
+fn pair(gpu: &Gpu, seed: u64) -> Result<()> {
+    if frostgraph::engines::row_by_name(QAT_FWD).is_none() {
+        return Err(failed("no forward row", "one").help("skip"));
+    }
+    for d in [64, 128] {
+        let of = |engine| Case { d_qk: d, d_v: d, ..plain(engine) };
+        let mut forward = must(gpu, &of(QAT_FWD), seed)?;
+        let made = forward.run(&gpu.stream, 0xff)?;
+        forward.judge(&made)?;
+        let mut backward = must(gpu, &of(QAT_BWD), seed)?;
+        for uid in [Q, K, V] {
+            // One seed draws Q, K and V first in both passes.
+            if forward.prepared.tensors[&uid] != backward.prepared.tensors[&uid] {
+                return Err(failed(format!("uid {uid} differs"), "one problem in both passes"));
+            }
+        }
+        backward.image.upload(0xff)?;
+        for (to, from) in [(O, HIGH), (STATS, STATS)] {
+            let bytes = forward.image.part(&made, from).to_vec();
+            backward.image.replace(to, &bytes)?;
+        }
+        backward.queue(&gpu.stream)?;
+        gpu.stream.synchronize()?;
+        backward.judge(&backward.image.download()?)?;
+    }
+    Ok(())
+}
