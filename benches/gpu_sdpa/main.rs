@@ -1,10 +1,10 @@
 //! Attention on a GPU beside its peers: event-timed, L2 overwritten before each run, peers in the same command.
 //!
 //! ```text
-//! gpu_sdpa [--suite sdpa_bwd|sdpa_fwd] [--only SUBSTRING,..] [--peers benches/peers_sdpa.py] [--python python3] [--out DIR] [--host | --no-host]
+//! gpu_sdpa [--suite sdpa_bwd|sdpa_fwd|nvfp4_qat] [--only SUBSTRING,..] [--peers benches/peers_sdpa.py] [--python python3] [--out DIR] [--host | --no-host]
 //!          [--sweep] [--bundle FILE]
 //! ```
-//! Without `--suite` the backward runs, then the forward. `--peers` runs the script with the same cases on the same device; `--out` writes
+//! Without `--suite` the backward runs, then the forward, then NVFP4 QAT. `--peers` runs the script with the same cases on the same device; `--out` writes
 //! DIR/<gpu>-<suite>.json; `--host` measures host costs alone and `--no-host` leaves them out; `--sweep` times the forward's other plans too; `--bundle` compiles the
 //! forward's kernels for an H200 into FILE and ends. Without a GPU it says so and exits with 0.
 
@@ -16,6 +16,7 @@ mod forward;
 mod host;
 mod peers;
 mod prefill;
+mod qat;
 
 use device::Gpu;
 use frostgraph::engines::row_by_name;
@@ -134,7 +135,7 @@ fn go(args: &Args) -> Result<()> {
     }
     let device = Device::cuda(0)?;
     type Run = fn(&Args, Gpu, &Device) -> Result<Option<Results>>;
-    let suites: [(&str, Run); 2] = [("sdpa_bwd", backward::run), ("sdpa_fwd", forward::run)];
+    let suites: [(&str, Run); 3] = [("sdpa_bwd", backward::run), ("sdpa_fwd", forward::run), ("nvfp4_qat", qat::run)];
     for (_, run) in suites.iter().filter(|(name, _)| args.runs(name)) {
         if let (Some(results), Some(dir)) = (run(args, Gpu::open()?, &device)?, &args.out) {
             results.save(dir)?;

@@ -4,10 +4,15 @@ use crate::Args;
 use frostgraph::{Error, ErrorCode, Result};
 use serde_json::{json, Map, Value};
 use std::io::Write;
+use std::path::Path;
 
 /// The script's lines for these cases; none without `--peers`.
 pub fn measure(args: &Args, direction: &str, cases: Vec<Value>) -> Result<Vec<Value>> {
-    let Some(script) = &args.peers else { return Ok(Vec::new()) };
+    args.peers.as_ref().map_or_else(|| Ok(Vec::new()), |script| measure_by(script, args, direction, cases))
+}
+
+/// The lines of this script.
+pub fn measure_by(script: &Path, args: &Args, direction: &str, cases: Vec<Value>) -> Result<Vec<Value>> {
     let fail =
         |what: String| Error::new(ErrorCode::FileRead, what, "a script that measures the peers").at(script.display().to_string());
     let mut child = std::process::Command::new(args.python.as_deref().unwrap_or("python3"))

@@ -209,7 +209,7 @@ type Wanted = (Outputs, Outputs, Option<Vec<bool>>);
 /// bf16 holds exactly, the plain P's rounding stays as the allowance for what a chain rounds otherwise.
 fn qat(case: &Case, f: &SdpaFacts, len_q: &[i64], tensors: &mut BTreeMap<i64, Vec<u8>>, reach: &mut Outputs) -> Result<Wanted> {
     let moved = |want: &[f64], rounded: &[f64], plain: &[f64]| -> Vec<f64> {
-        want.iter().zip(rounded).zip(plain).map(|((w, r), p)| w + (r - p)).collect()
+        want.iter().zip(rounded).zip(plain).map(|((w, r), p)| rounding::rounded(w + (r - p), case.dtype)).collect()
     };
     let qat = Qat::gather(f, &borrow(tensors)).map_err(host)?;
     if case.is_forward() {

@@ -132,8 +132,17 @@ fn opt_in_rows_are_offered_only_on_request() {
             Arch::Sm { hi, .. } => [80, 90, 100, 120].iter().rev().find(|a| **a <= hi).map(|a| format!("sm_{a}")).unwrap(),
         };
         let s = Shape { dqk: 64, dv: 64, ..SMALL };
-        let backward_row = row.id / 100 == 206;
-        let g = if backward_row { backward(s, |_, _, _, _| {}) } else { forward(s, |_, _, _| {}) };
+        let example = |name: &str| {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
+            frostgraph::json::from_path(&path, frostgraph::json::Strictness::Strict).unwrap().graph
+        };
+        let g = match frostgraph::engines::family_of(row.id).map(|f| f.name) {
+            Some("sdpa_fwd") => forward(s, |_, _, _| {}),
+            Some("sdpa_bwd") => backward(s, |_, _, _, _| {}),
+            Some("nvfp4_qat_fwd") => example("nvfp4_qat_forward.json"),
+            Some("nvfp4_qat_bwd") => example("nvfp4_qat_backward.json"),
+            other => panic!("no graph for family {other:?}: add one"),
+        };
         let with = |o: BuildOptions| built(&g, &device, &BuildOptions { allow_empty: true, ..o });
         let (on, off) = (with(BuildOptions::all_engines()), with(BuildOptions::default_engines()));
         assert!(on.nodes()[0].ranked().iter().any(|r| r.row.id == row.id), "{} on {device}", row.name);
