@@ -29,6 +29,7 @@ pub static SOURCES: &[Source] = sources![
     "common/nvfp4.cuh",
     "common/ptx.cuh",
     "common/wgmma.cuh",
+    "qat/fwd/blocks.cuh",
     "qat/fwd/mma/fake_p.cuh",
     "qat/fwd/mma/quantize.cu",
     "qat/fwd/mma/quantized_pv.cu",
