@@ -4,8 +4,8 @@ use frostgraph::analyze::analyze;
 use frostgraph::engines::Facts;
 use frostgraph::exec::{Bindings, HostWorkspace, Stream};
 use frostgraph::graph::{
-    Alignment, AttnScale, Compat, Dropout, FrozenGraph, Graph, GraphOptions, InPort, Mask, Node, Op, OutPort, Sdpa, SdpaBackward,
-    Tensor, TensorId,
+    Alignment, AttnScale, Compat, Dropout, FrozenGraph, Graph, GraphOptions, InPort, Mask, Node, Nvfp4Qat, Nvfp4QatBackward, Op,
+    OutPort, Sdpa, SdpaBackward, Tensor, TensorId,
 };
 use frostgraph::plan::BuildOptions;
 use frostgraph::{DType, Device, ErrorCode};
@@ -73,6 +73,8 @@ fn edit() -> impl Strategy<Value = Edit> {
 #[derive(Debug, Clone)]
 struct Plan {
     backward: bool,
+    /// NVFP4 QAT instead of plain attention.
+    qat: bool,
     compat: bool,
     extents: [i64; 8],
     mask: Mask,
@@ -89,9 +91,10 @@ fn plan() -> impl Strategy<Value = Plan> {
     let option = || proptest::option::weighted(0.2, any::<f32>());
     // Two draws, so that an optional operand is there one time in four: graphs that ask for everything are seldom good.
     let ports = (any::<u16>(), any::<u16>()).prop_map(|(a, b)| a & b);
-    (any::<bool>(), any::<bool>(), extents, mask(), ports, option(), option(), vec(edit(), 0..4)).prop_map(
-        |(backward, compat, extents, mask, ports, scale, dropout, edits)| Plan {
+    (any::<bool>(), proptest::bool::weighted(0.25), any::<bool>(), extents, mask(), ports, option(), option(), vec(edit(), 0..4))
+        .prop_map(|(backward, qat, compat, extents, mask, ports, scale, dropout, edits)| Plan {
             backward,
+            qat,
             compat,
             extents,
             mask,
@@ -99,8 +102,7 @@ fn plan() -> impl Strategy<Value = Plan> {
             scale,
             dropout,
             edits,
-        },
-    )
+        })
 }
 
 fn build(p: &Plan) -> Graph {
@@ -108,7 +110,9 @@ fn build(p: &Plan) -> Graph {
     let compat = if p.compat { Compat::Cudnn } else { Compat::Frostgraph };
     let mut g = Graph::new(GraphOptions { compat, ..GraphOptions::default() });
     let wants = |bit: u32| p.ports >> bit & 1 == 1;
-    let paged = wants(0) && wants(1) && !p.backward;
+    let paged = wants(0) && wants(1) && !p.backward && !p.qat;
+    // Whole blocks most of the time; the others must be refused by name.
+    let (d, d_v) = if p.qat && !wants(15) { (2 * d, 2 * d_v) } else { (d, d_v) };
     let q = g.tensor(Tensor::new("q", [b, h, s_q, d]));
     let rows = if paged { [pages * b, h_kv, 8] } else { [b, h_kv, s_kv] };
     let k = g.tensor(Tensor::new("k", [rows[0], rows[1], rows[2], d]));
@@ -131,7 +135,19 @@ fn build(p: &Plan) -> Graph {
             g.ragged(id, off, 1).unwrap();
         }
     }
-    if p.backward {
+    if p.qat {
+        let attn_scale = p.scale.map(|s| s.abs());
+        if p.backward {
+            let [o, d_o] = ["o", "d_o"].map(|n| g.tensor(Tensor::new(n, [b, h, s_q, d_v])));
+            let lse = g.tensor(Tensor::new("lse", [b, h, s_q, 1]).dtype(DType::F32));
+            let deterministic = wants(11);
+            let options = Nvfp4QatBackward { mask, attn_scale, seq_len_q, seq_len_kv, deterministic, ..Default::default() };
+            g.nvfp4_attention_qat_backward(d_o, q, k, v, o, lse, options).unwrap();
+        } else {
+            let options = Nvfp4Qat { mask, attn_scale, seq_len_q, seq_len_kv, ..Default::default() };
+            g.nvfp4_attention_qat_forward(q, k, v, options).unwrap();
+        }
+    } else if p.backward {
         let [o, d_o] = ["o", "d_o"].map(|n| g.tensor(Tensor::new(n, [b, h, s_q, d_v])));
         let stats = g.tensor(Tensor::new("stats", [b, h, s_q, 1]).dtype(DType::F32));
         let options = SdpaBackward {

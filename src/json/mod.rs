@@ -9,6 +9,8 @@
 //! - an unknown node tag is an error that names node and tag; cudnn-frontend skips the node;
 //! - `implementation: AUTO` loads; cudnn-frontend refuses it, although it never influences what is computed;
 //! - a key that occurs twice in one object is an error;
+//! - `NVFP4_ATTENTION_QAT` and `NVFP4_ATTENTION_QAT_BWD` are tags of frostgraph's own, in the same style: cudnn-frontend has that operation
+//!   outside its graphs only;
 //! - `MOE_GROUPED_MATMUL` is refused by tag: cudnn-frontend writes its TopKScores operand under the key `Token`, over the token operand, so
 //!   such a file does not say what the graph was;
 //! - hexadecimal digits of either case and plain numbers are taken for floats, for files written by hand.
