@@ -59,6 +59,7 @@ pub static SOURCES: &[Source] = sources![
     "sdpa/fwd/mma/prefill_math.cuh",
     "sdpa/fwd/mma/prefill_store.cuh",
     "sdpa/fwd/mma/softmax.cuh",
+    "test/nvfp4.cu",
     "test/spin.cu",
 ];
 

@@ -2,6 +2,7 @@
 //! The behaviours are here, over any case; each suite lists the ones it is asked for.
 
 pub mod backward;
+mod codec;
 mod faults;
 pub mod forward;
 mod life;
@@ -25,15 +26,24 @@ pub fn must(gpu: &Gpu, case: &Case, seed: u64) -> Result<Ready> {
     ready(gpu, case, seed)?.map_err(|why| failed(why, "a plan for this case"))
 }
 
-/// A test kernel with these parameters.
+/// A kernel of test/spin.cu with these parameters.
 pub fn test_plan(entry: &'static str, grid: u32, smem: u32, args: Vec<Arg>) -> LaunchPlan {
+    let mut plan = test_kernel("test/spin.cu", entry, [grid, 1, 1], 32, args);
+    if let Some(Step::Kernel(launch)) = plan.steps.first_mut() {
+        launch.smem = smem;
+    }
+    plan
+}
+
+/// A test kernel with these parameters.
+pub fn test_kernel(source: &'static str, entry: &'static str, grid: [u32; 3], block: u32, args: Vec<Arg>) -> LaunchPlan {
     let launch = Launch {
         name: entry,
-        kernel: KernelSpec { source: "test/spin.cu", entry, defines: Vec::new() },
-        grid: [grid, 1, 1],
+        kernel: KernelSpec { source, entry, defines: Vec::new() },
+        grid,
         cluster: [1, 1, 1],
-        block: [32, 1, 1],
-        smem,
+        block: [block, 1, 1],
+        smem: 0,
         pdl: false,
         names: vec!["value"; args.len()],
         args,
