@@ -80,6 +80,44 @@ codes! {
     DSinkWithoutSink = "FG1047";
     /// V48: backward head dims that are no multiples of 8.
     HeadDimMultipleBackward = "FG1048";
+    /// Rule 1 of facts §9.2: generated scales and their norm not all present or all absent.
+    GemmScaleGroup = "FG1201";
+    /// Rule 2: A and B of different K.
+    GemmContraction = "FG1202";
+    /// Rule 3: an operand of the grouped product of other extents.
+    GemmShape = "FG1203";
+    /// Rule 4: an operand of the grouped product of another layout.
+    GemmLayout = "FG1204";
+    /// Rule 5: element type of A, or of B beside it.
+    GemmInputType = "FG1205";
+    /// Rule 6: element type of scales.
+    GemmScaleType = "FG1206";
+    /// Rule 7: values a scale.
+    GemmScaleBlock = "FG1207";
+    /// Rule 8: an operand whose element type is fixed.
+    GemmFixedType = "FG1208";
+    /// Rule 9: element type of C.
+    GemmCType = "FG1209";
+    /// Rule 10: element type of the results.
+    GemmResultType = "FG1210";
+    /// Rule 11: FP8 results without generated scales.
+    GemmMissingScales = "FG1211";
+    /// Rule 12: an output that would stay unwritten.
+    GemmIdleOutput = "FG1212";
+    /// Rule 13: D_srelu and its scales.
+    GemmSreluScales = "FG1213";
+    /// Rule 14: n-major B with FP4.
+    GemmBMajor = "FG1214";
+    /// Rules 15 and 16: tile of a direct call.
+    GemmTile = "FG1215";
+    /// Rules 17 and 18: cluster of a direct call.
+    GemmCluster = "FG1217";
+    /// Rule 19: alignment of the experts' rows.
+    GemmRowAlign = "FG1219";
+    /// Rule 20: contiguous extents in bytes.
+    GemmExtentBytes = "FG1220";
+    /// Rule 21: number of experts.
+    GemmExperts = "FG1221";
     /// A node input is produced only after it is needed.
     Cycle = "FG1101";
     /// A tensor that no graph input or node provides.

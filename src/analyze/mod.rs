@@ -3,6 +3,7 @@
 //! Facts describe and never judge (invariant I2). Only a graph that is malformed for every engine gets `invalid`, with the first reason
 //! in the order of facts §3.5; every row then declines with that text.
 
+mod grouped_gemm;
 mod sdpa;
 
 use crate::graph::{FrozenGraph, Op};
@@ -20,5 +21,6 @@ pub fn analyze(graph: &FrozenGraph, node: usize) -> Facts {
         Op::SdpaBackward(a) => Facts::Sdpa(Box::new(sdpa::backward(graph, node, a))),
         Op::Nvfp4Qat(a) => Facts::Sdpa(Box::new(sdpa::qat(graph, node, a, Direction::Forward))),
         Op::Nvfp4QatBackward(a) => Facts::Sdpa(Box::new(sdpa::qat(graph, node, a, Direction::Backward))),
+        Op::GroupedGemmDsrelu(a) => Facts::GroupedGemm(Box::new(grouped_gemm::facts(graph, node, a))),
     }
 }

@@ -2,7 +2,7 @@
 
 use frostgraph::engines::sdpa::lengths::Lengths;
 use frostgraph::engines::sdpa::Direction;
-use frostgraph::engines::{Facts, Uid};
+use frostgraph::engines::{Facts, GroupedGemmFacts, Uid};
 use frostgraph::graph::FrozenGraph;
 use frostgraph::sample::HostTensors;
 use std::collections::BTreeMap;
@@ -13,11 +13,16 @@ pub fn of_graph(graph: &FrozenGraph, inputs: &HostTensors) -> f64 {
     graph.order().iter().map(|&n| of_node(&frostgraph::analyze::analyze(graph, n), &view)).sum()
 }
 
+/// Rows up to the last expert's end.
+fn rows_of_experts(f: &GroupedGemmFacts, inputs: &BTreeMap<Uid, &[u8]>) -> f64 {
+    let ends = f.ports.padded_offsets.as_ref().and_then(|p| inputs.get(&p.uid)).and_then(|b| b.last_chunk::<4>());
+    ends.map_or(f.m as f64, |end| f64::from(i32::from_ne_bytes(*end)).clamp(0.0, f.m as f64))
+}
+
 fn of_node(facts: &Facts, inputs: &BTreeMap<Uid, &[u8]>) -> f64 {
     let f = match facts {
         Facts::Sdpa(f) => f,
-        // Rows past the last expert count as well: which those are is device data.
-        Facts::GroupedGemm(f) => return 2.0 * f.m as f64 * f.n as f64 * f.k as f64,
+        Facts::GroupedGemm(f) => return 2.0 * rows_of_experts(f, inputs) * f.n as f64 * f.k as f64,
     };
     let Ok(lens) = Lengths::resolve(f, inputs) else { return 0.0 };
     let pairs: f64 = lens

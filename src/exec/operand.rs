@@ -104,9 +104,13 @@ fn scalar_bytes(v: ScalarValue) -> Vec<u8> {
 fn operand(t: &Tensor, written: bool) -> Result<Operand> {
     let dtype = t.dtype.unwrap_or(DType::F32);
     let width = u64::from(dtype.bits().div_ceil(8));
-    let lattice =
-        t.dim.iter().zip(&t.stride).filter(|(d, _)| **d > 1).map(|(d, s)| (*d as u64, (*s).max(0) as u64 * width)).collect();
     let declared_bytes = declared_bytes(t)?;
+    // Elements narrower than a byte have no byte stride: the range as a whole.
+    let lattice = if dtype.bits() < 8 {
+        vec![(declared_bytes, 1)]
+    } else {
+        t.dim.iter().zip(&t.stride).filter(|(d, _)| **d > 1).map(|(d, s)| (*d as u64, (*s).max(0) as u64 * width)).collect()
+    };
     Ok(Operand {
         uid: uid_of(t),
         name: t.name.clone(),

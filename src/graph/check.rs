@@ -1,7 +1,7 @@
 //! Checks that hold for any tensor and attribute, whatever the operation.
 
 use super::infer::overflow;
-use super::{InPort, Node, Op, OutPort, ScalarValue, Tensor};
+use super::{rules, InPort, Node, Op, OutPort, ScalarValue, Tensor};
 use crate::{Error, ErrorCode, Result};
 
 /// Every tensor: extents, strides, 64-bit sizes, and whether it can be what it says it is.
@@ -107,6 +107,7 @@ pub(super) fn foreign_ports(node: &Node) -> Result<()> {
     let qat = match node.op {
         Op::Sdpa(_) | Op::SdpaBackward(_) => false,
         Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) => true,
+        Op::GroupedGemmDsrelu(_) => return rules::grouped_gemm::foreign_ports(node),
     };
     let input = node.inputs.keys().find(|&p| match p {
         InPort::Q | InPort::K | InPort::V | InPort::SeqLenQ | InPort::SeqLenKv => false,
@@ -127,6 +128,17 @@ pub(super) fn foreign_ports(node: &Node) -> Result<()> {
         | InPort::BlockMask
         | InPort::Sink
         | InPort::KvMask => qat,
+        InPort::A
+        | InPort::B
+        | InPort::C
+        | InPort::Sfa
+        | InPort::Sfb
+        | InPort::BPtrs
+        | InPort::SfbPtrs
+        | InPort::PaddedOffsets
+        | InPort::Alpha
+        | InPort::Prob
+        | InPort::NormConst => true,
     });
     let output = node.outputs.keys().find(|&p| match p {
         OutPort::O | OutPort::Stats => backward,
@@ -135,6 +147,15 @@ pub(super) fn foreign_ports(node: &Node) -> Result<()> {
         OutPort::DQ | OutPort::DK | OutPort::DV => !backward,
         OutPort::DBias | OutPort::DSink => !backward || qat,
         OutPort::RngDump => qat,
+        OutPort::DRow
+        | OutPort::DCol
+        | OutPort::DSrelu
+        | OutPort::DProb
+        | OutPort::Amax
+        | OutPort::SfdRow
+        | OutPort::SfdCol
+        | OutPort::SfdColDSrelu
+        | OutPort::Status => true,
     });
     let (kind, port) = match (input, output) {
         (Some(p), _) => ("input", p.json()),
@@ -152,6 +173,8 @@ pub(super) fn attributes(node: &Node, tensors: &[Tensor]) -> Result<()> {
         Op::Sdpa(a) => (a.attn_scale, a.dropout_probability),
         Op::SdpaBackward(a) => (a.attn_scale, a.dropout_probability),
         Op::Nvfp4Qat(a) | Op::Nvfp4QatBackward(a) => (a.attn_scale, None),
+        // Its attributes are judged with its rules.
+        Op::GroupedGemmDsrelu(_) => return Ok(()),
     };
     if let Some(s) = scale {
         if !s.is_finite() {
@@ -173,7 +196,7 @@ pub(super) fn attributes(node: &Node, tensors: &[Tensor]) -> Result<()> {
     let totals = match &node.op {
         Op::Sdpa(a) => [a.max_total_seq_len_q, a.max_total_seq_len_kv, a.max_seq_len_kv],
         Op::SdpaBackward(a) => [a.max_total_seq_len_q, a.max_total_seq_len_kv, None],
-        Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) => [None; 3],
+        Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) => [None; 3],
     };
     if let Some(n) = totals.into_iter().flatten().find(|&n| n < 1) {
         return bad(format!("a declared length maximum of {n}"), "at least 1");
@@ -187,7 +210,7 @@ pub(super) fn attributes(node: &Node, tensors: &[Tensor]) -> Result<()> {
             bad(format!("attn_scale {}", a.attn_scale.unwrap_or_default()), "a finite number above 0")
         }
         Op::Nvfp4Qat(a) if a.deterministic => bad("deterministic on a forward".into(), "the attribute on a backward only"),
-        Op::Sdpa(_) | Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) => Ok(()),
+        Op::Sdpa(_) | Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) => Ok(()),
     }
 }
 

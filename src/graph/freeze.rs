@@ -1,6 +1,6 @@
 //! Freezing: from what the user wrote to a complete, checked, ordered graph.
 
-use super::{check, infer, order, rules, uids, FrozenGraph, Graph, OutPort};
+use super::{check, infer, order, rules, uids, FrozenGraph, Graph, Op, OutPort};
 use crate::{Error, ErrorCode, Result};
 
 impl Graph {
@@ -17,6 +17,11 @@ impl Graph {
         let mut tensors = self.tensors.clone();
         uids::assign(&mut tensors)?;
         infer::dtypes(&mut tensors, &self.nodes, &self.options)?;
+        for &n in &wiring.order {
+            if let Op::GroupedGemmDsrelu(a) = &self.nodes[n].op {
+                rules::grouped_gemm::input_strides(&self.nodes[n], a, &mut tensors).map_err(|e| e.at(self.node_label(n)))?;
+            }
+        }
         for (i, t) in tensors.iter_mut().enumerate() {
             if t.stride.is_empty() && wiring.producer[i].is_none() {
                 t.stride = infer::row_major(&t.dim).map_err(|e| e.at(format!("tensor '{}'", t.name)))?;

@@ -1,11 +1,15 @@
 //! Defaults and inference: element types, extents and strides that the user left open.
 
-use super::{GraphOptions, InPort, Node, Op, OutPort, Tensor, TensorId};
+use super::{rules, GraphOptions, InPort, Node, Op, OutPort, Tensor, TensorId};
 use crate::{DType, Error, ErrorCode, Result};
 
 /// Element types: f32 for softmax statistics and dSink, else the intermediate type for virtual tensors and the io type for others.
 pub(super) fn dtypes(tensors: &mut [Tensor], nodes: &[Node], options: &GraphOptions) -> Result<()> {
     for node in nodes {
+        if let Op::GroupedGemmDsrelu(a) = &node.op {
+            rules::grouped_gemm::dtypes(node, a, tensors);
+            continue;
+        }
         for (port, &id) in &node.outputs {
             let statistic = match port {
                 OutPort::Stats | OutPort::Max | OutPort::SumExp | OutPort::DSink => true,
@@ -15,7 +19,16 @@ pub(super) fn dtypes(tensors: &mut [Tensor], nodes: &[Node], options: &GraphOpti
                 | OutPort::DQ
                 | OutPort::DK
                 | OutPort::DV
-                | OutPort::DBias => false,
+                | OutPort::DBias
+                | OutPort::DRow
+                | OutPort::DCol
+                | OutPort::DSrelu
+                | OutPort::DProb
+                | OutPort::Amax
+                | OutPort::SfdRow
+                | OutPort::SfdCol
+                | OutPort::SfdColDSrelu
+                | OutPort::Status => false,
             };
             let t = &mut tensors[id.0 as usize];
             if statistic && t.dtype.is_none() {
@@ -42,7 +55,7 @@ pub(super) fn row_major(dim: &[i64]) -> Result<Vec<i64>> {
 }
 
 /// Compact strides with the axes of `order` from outermost to innermost.
-fn compact(dim: &[i64], order: &[usize]) -> Result<Vec<i64>> {
+pub(super) fn compact(dim: &[i64], order: &[usize]) -> Result<Vec<i64>> {
     let mut stride = vec![0; dim.len()];
     let mut span: i64 = 1;
     for &axis in order.iter().rev() {
@@ -71,6 +84,9 @@ fn order_of(t: &Tensor) -> [usize; 4] {
 
 /// Fills the outputs of a node whose Q, K and V have rank 4.
 pub(super) fn outputs(node: &Node, tensors: &mut [Tensor]) -> Result<()> {
+    if let Op::GroupedGemmDsrelu(a) = &node.op {
+        return rules::grouped_gemm::outputs(node, a, tensors);
+    }
     let at = |port: InPort| node.inputs.get(&port).copied();
     let (Some(q), Some(k), Some(v)) = (at(InPort::Q), at(InPort::K), at(InPort::V)) else { return Ok(()) };
     let [b, h, s_q, _] = dim4(&tensors[q.0 as usize]);
@@ -99,6 +115,16 @@ pub(super) fn outputs(node: &Node, tensors: &mut [Tensor]) -> Result<()> {
                 }
             },
             OutPort::DSink => fill(&mut tensors[t], &[1, h, 1, 1], row_major)?,
+            // Refused before: not of attention.
+            OutPort::DRow
+            | OutPort::DCol
+            | OutPort::DSrelu
+            | OutPort::DProb
+            | OutPort::Amax
+            | OutPort::SfdRow
+            | OutPort::SfdCol
+            | OutPort::SfdColDSrelu
+            | OutPort::Status => {}
         }
     }
     Ok(())
@@ -111,7 +137,7 @@ pub(super) fn s_kv(node: &Node, tensors: &[Tensor]) -> i64 {
     let Some(table) = tensor(InPort::PageTableK).or(tensor(InPort::PageTableV)) else { return rows };
     let max = match &node.op {
         Op::Sdpa(a) => a.max_seq_len_kv,
-        Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) => None,
+        Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) => None,
     };
     max.unwrap_or_else(|| table.dim.get(2).copied().unwrap_or(0).saturating_mul(rows))
 }

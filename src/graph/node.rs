@@ -1,6 +1,6 @@
 //! Nodes: an operation with its operands.
 
-use super::{InPort, OutPort, QatAttrs, SdpaAttrs, SdpaBackwardAttrs, TensorId};
+use super::{GroupedGemmDsreluAttrs, InPort, OutPort, QatAttrs, SdpaAttrs, SdpaBackwardAttrs, TensorId};
 use crate::DType;
 use std::collections::BTreeMap;
 
@@ -15,6 +15,8 @@ pub enum Op {
     Nvfp4Qat(QatAttrs),
     /// `NVFP4_ATTENTION_QAT_BWD`: its backward.
     Nvfp4QatBackward(QatAttrs),
+    /// `GROUPED_GEMM_DSRELU`: grouped block-scaled product with the dsReLU backward epilogue.
+    GroupedGemmDsrelu(GroupedGemmDsreluAttrs),
 }
 
 impl Op {
@@ -25,15 +27,17 @@ impl Op {
             Op::SdpaBackward(_) => "SDPA_BWD",
             Op::Nvfp4Qat(_) => "NVFP4_ATTENTION_QAT",
             Op::Nvfp4QatBackward(_) => "NVFP4_ATTENTION_QAT_BWD",
+            Op::GroupedGemmDsrelu(_) => "GROUPED_GEMM_DSRELU",
         }
     }
 
-    /// The mask spelling.
-    pub fn mask(&self) -> &super::Mask {
+    /// The mask spelling; `None` where there are no scores to mask.
+    pub fn mask(&self) -> Option<&super::Mask> {
         match self {
-            Op::Sdpa(a) => &a.mask,
-            Op::SdpaBackward(a) => &a.mask,
-            Op::Nvfp4Qat(a) | Op::Nvfp4QatBackward(a) => &a.mask,
+            Op::Sdpa(a) => Some(&a.mask),
+            Op::SdpaBackward(a) => Some(&a.mask),
+            Op::Nvfp4Qat(a) | Op::Nvfp4QatBackward(a) => Some(&a.mask),
+            Op::GroupedGemmDsrelu(_) => None,
         }
     }
 
@@ -41,7 +45,7 @@ impl Op {
     pub fn is_backward(&self) -> bool {
         match self {
             Op::Sdpa(_) | Op::Nvfp4Qat(_) => false,
-            Op::SdpaBackward(_) | Op::Nvfp4QatBackward(_) => true,
+            Op::SdpaBackward(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) => true,
         }
     }
 }

@@ -4,8 +4,8 @@ use super::check::{brief, child, float, Checker, Obj};
 use super::tables::{self, CONTEXT, ENVELOPE, OPERATIONS, TENSOR, TENSOR_V1};
 use super::{Loaded, Strictness};
 use crate::graph::{
-    Alignment, Graph, GraphOptions, Implementation, InPort, Mask, Node, Op, OutPort, QatAttrs, RaggedOffset, Reordering,
-    ScalarValue, SdpaAttrs, SdpaBackwardAttrs, Tensor, TensorId,
+    Alignment, BMajor, DsreluFormula, Graph, GraphOptions, GroupedGemmDsreluAttrs, Implementation, InPort, Mask, Node, Op,
+    OutPort, QatAttrs, RaggedOffset, Reordering, ScalarValue, SdpaAttrs, SdpaBackwardAttrs, Tensor, TensorId,
 };
 use crate::{Error, ErrorCode, Result};
 use serde_json::Value;
@@ -267,6 +267,7 @@ fn node(c: &mut Checker, tensors: &Tensors, obj: &Obj<'_>) -> Result<Node> {
         "SDPA_BWD" => Op::SdpaBackward(backward_attrs(obj)?),
         "NVFP4_ATTENTION_QAT" => Op::Nvfp4Qat(qat_attrs(obj)?),
         "NVFP4_ATTENTION_QAT_BWD" => Op::Nvfp4QatBackward(qat_attrs(obj)?),
+        "GROUPED_GEMM_DSRELU" => Op::GroupedGemmDsrelu(grouped_attrs(obj)?),
         _ => Op::Sdpa(forward_attrs(obj)?),
     };
     let inputs = ports(tensors, obj, "inputs", InPort::from_json)?;
@@ -337,5 +338,25 @@ fn qat_attrs(obj: &Obj<'_>) -> Result<QatAttrs> {
         mask: mask(obj),
         attn_scale: obj.finite("attn_scale_value")?,
         deterministic: obj.flag("is_deterministic_algorithm"),
+    })
+}
+
+/// What is absent has the specification's default.
+fn grouped_attrs(obj: &Obj<'_>) -> Result<GroupedGemmDsreluAttrs> {
+    let unset = GroupedGemmDsreluAttrs::default();
+    Ok(GroupedGemmDsreluAttrs {
+        formula: match obj.text("formula") {
+            Some("PREACTIVATION_C") => DsreluFormula::PreactivationC,
+            Some(_) | None => DsreluFormula::PreactivationG,
+        },
+        sf_vec_size: obj.int("sf_vec_size").unwrap_or(unset.sf_vec_size),
+        tanh_clamp_scale: obj.finite("tanh_clamp_scale")?,
+        discrete_col_sfd: obj.flag("discrete_col_sfd"),
+        deterministic: obj.flag("is_deterministic_algorithm"),
+        m_aligned: obj.int("m_aligned").unwrap_or(unset.m_aligned),
+        n: obj.int("n"),
+        b_dtype: obj.dtype("b_data_type"),
+        b_major: if obj.text("b_major") == Some("N") { BMajor::N } else { BMajor::K },
+        d_dtype: obj.dtype("d_data_type").unwrap_or(unset.d_dtype),
     })
 }

@@ -202,6 +202,63 @@ pub(super) const OPERATIONS: &[Operation] = &[
         doc: "frostgraph: attention forward with NVFP4 fake quantisation of Q, K, V and P.",
     },
     Operation { tag: "NVFP4_ATTENTION_QAT_BWD", keys: QAT_BACKWARD, doc: "frostgraph: the backward of NVFP4_ATTENTION_QAT." },
+    Operation {
+        tag: "GROUPED_GEMM_DSRELU",
+        keys: GROUPED_GEMM_DSRELU,
+        doc: "frostgraph: grouped block-scaled matrix product with the dsReLU backward epilogue.",
+    },
+];
+
+pub(super) const GROUPED_GEMM_DSRELU: &[Key] = &[
+    key("b_data_type", Kind::DType, "Element type of B where pointers do not tell; null is A's.").or_null(),
+    key("b_major", Kind::Choice(B_MAJORS), "Contiguous extent of B where its strides do not tell."),
+    key("compute_data_type", Kind::DType, "Written only when set; DOUBLE accumulates in f64.").or_null(),
+    key("d_data_type", Kind::DType, "Element type of D where its tensors name none."),
+    key("discrete_col_sfd", Kind::Bool, "Column scales laid out expert by expert."),
+    key(
+        "formula",
+        Kind::Choice(FORMULAS),
+        "PREACTIVATION_G: D = 2 prob C relu(G), dprob = sum C relu(G)^2; PREACTIVATION_C: G and C exchanged.",
+    ),
+    key("inputs", Kind::Inputs(GEMM_PORTS_IN), "Operands read.").required(),
+    key("is_deterministic_algorithm", Kind::Bool, "dprob and dbias of equal bits in every run."),
+    key("m_aligned", Kind::Int(1), "Multiple of rows that every expert ends at; 256."),
+    key("n", Kind::Int(1), "Columns of B where pointers do not tell.").or_null(),
+    key("name", Kind::Text, "Label."),
+    key("outputs", Kind::Outputs(GEMM_PORTS_OUT), "Operands written.").required(),
+    key("sf_vec_size", Kind::Int(1), "Values of K that share a scale: 16 or 32; absent is 16."),
+    key("tag", Kind::Choice(&["GROUPED_GEMM_DSRELU"]), "Operation.").required(),
+    key("tanh_clamp_scale", Kind::HexFloat, "s of the soft clamp s tanh(relu(x) / s).").or_null(),
+];
+
+pub(super) const B_MAJORS: &[&str] = &["K", "N"];
+pub(super) const FORMULAS: &[&str] = &["PREACTIVATION_G", "PREACTIVATION_C"];
+
+const GEMM_PORTS_IN: &[InPort] = &[
+    InPort::A,
+    InPort::B,
+    InPort::C,
+    InPort::Sfa,
+    InPort::Sfb,
+    InPort::BPtrs,
+    InPort::SfbPtrs,
+    InPort::PaddedOffsets,
+    InPort::Alpha,
+    InPort::Prob,
+    InPort::NormConst,
+];
+
+const GEMM_PORTS_OUT: &[OutPort] = &[
+    OutPort::DRow,
+    OutPort::DCol,
+    OutPort::DSrelu,
+    OutPort::DProb,
+    OutPort::DBias,
+    OutPort::Amax,
+    OutPort::SfdRow,
+    OutPort::SfdCol,
+    OutPort::SfdColDSrelu,
+    OutPort::Status,
 ];
 
 pub(super) const FORWARD_INPUTS: &[InPort] = &[

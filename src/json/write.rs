@@ -1,7 +1,7 @@
 //! From a graph to JSON 2.0.
 
 use super::tables;
-use crate::graph::{Alignment, FrozenGraph, Graph, Mask, Node, Op, ScalarValue, Tensor};
+use crate::graph::{Alignment, BMajor, DsreluFormula, FrozenGraph, Graph, Mask, Node, Op, ScalarValue, Tensor};
 use crate::{DType, Error, ErrorCode, Result};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -163,7 +163,10 @@ fn mask_keys(mask: &Mask, node: &str) -> Result<[(&'static str, Value); 5]> {
 }
 
 fn node_value(node: &Node, uids: &[i64]) -> Result<Value> {
-    let mut keys = BTreeMap::from(mask_keys(node.op.mask(), &node.name)?);
+    let mut keys = BTreeMap::new();
+    if let Some(mask) = node.op.mask() {
+        keys.extend(mask_keys(mask, &node.name)?);
+    }
     keys.extend([
         ("name", node.name.clone().into()),
         ("tag", node.op.tag().into()),
@@ -214,6 +217,29 @@ fn node_value(node: &Node, uids: &[i64]) -> Result<Value> {
             if node.op.is_backward() {
                 keys.extend([("is_deterministic_algorithm", a.deterministic.into())]);
             }
+            keys.extend(node.compute_dtype.map(|d| ("compute_data_type", Value::from(d.json()))));
+        }
+        Op::GroupedGemmDsrelu(a) => {
+            let formula = match a.formula {
+                DsreluFormula::PreactivationG => "PREACTIVATION_G",
+                DsreluFormula::PreactivationC => "PREACTIVATION_C",
+            };
+            let major = match a.b_major {
+                BMajor::K => "K",
+                BMajor::N => "N",
+            };
+            keys.extend([
+                ("b_data_type", dtype(a.b_dtype)),
+                ("b_major", major.into()),
+                ("d_data_type", a.d_dtype.json().into()),
+                ("discrete_col_sfd", a.discrete_col_sfd.into()),
+                ("formula", formula.into()),
+                ("is_deterministic_algorithm", a.deterministic.into()),
+                ("m_aligned", a.m_aligned.into()),
+                ("n", or_null(a.n, Value::from)),
+                ("sf_vec_size", a.sf_vec_size.into()),
+                ("tanh_clamp_scale", or_null(a.tanh_clamp_scale, hex)),
+            ]);
             keys.extend(node.compute_dtype.map(|d| ("compute_data_type", Value::from(d.json()))));
         }
     }

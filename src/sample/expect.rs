@@ -1,6 +1,6 @@
 //! What the f64 oracle says every output is, and how far results are from it.
 
-use super::{data_error, size, HostTensor, HostTensors};
+use super::{data_error, grouped, size, HostTensor, HostTensors};
 use crate::analyze::analyze;
 use crate::graph::{FrozenGraph, OutPort};
 use crate::Result;
@@ -8,6 +8,7 @@ use frostgraph_engines::sdpa::access::Rows;
 use frostgraph_engines::sdpa::dense::{error_beyond, write_dense};
 use frostgraph_engines::sdpa::{oracle, Direction, Recipe};
 use frostgraph_engines::{qat, DType, Facts, Feature, Port, SdpaFacts, Uid};
+use std::sync::Arc;
 
 /// The oracle's values of one output.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,6 +19,19 @@ pub struct Expectation {
     pub name: String,
     /// Port of the node that writes it.
     pub port: OutPort,
+    values: Values,
+}
+
+/// What an output must hold.
+#[derive(Debug, Clone, PartialEq)]
+enum Values {
+    Attention(Box<Attention>),
+    /// The results of a whole grouped product, shared by its outputs.
+    Grouped(Arc<grouped::Expected>),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Attention {
     facts: SdpaFacts,
     operand: Port,
     rows: Rows,
@@ -35,7 +49,7 @@ pub struct Comparison {
     pub name: String,
     /// Element type.
     pub dtype: DType,
-    /// Relative Frobenius error, beyond what a quantiser may step near its ties; infinite when a NaN or a wrong infinity is found.
+    /// Relative Frobenius error (of a grouped product's amax the largest relative error, of its scales the largest difference of codes), beyond what a quantiser may step near its ties; infinite when a NaN or a wrong infinity is found.
     pub error: f64,
     /// Largest error that passes.
     pub tolerance: f64,
@@ -84,19 +98,33 @@ pub fn expected(graph: &FrozenGraph, inputs: &HostTensors) -> Result<Vec<Expecta
     let mut store = inputs.clone();
     let mut all = Vec::new();
     for &n in graph.order() {
-        let Facts::Sdpa(facts) = analyze(graph, n) else { continue };
-        for e in of_node(graph, n, *facts, &store)? {
-            let id = graph.nodes()[n].outputs[&e.port];
+        let facts = match analyze(graph, n) {
+            Facts::Sdpa(facts) => facts,
+            Facts::GroupedGemm(facts) => {
+                let made = Arc::new(grouped::Expected::new(&facts, &store)?);
+                all.extend(made.ports().into_iter().map(|(port, operand)| Expectation {
+                    uid: operand.uid,
+                    name: operand.name.clone(),
+                    port,
+                    values: Values::Grouped(Arc::clone(&made)),
+                }));
+                grouped::store_results(graph, n, &facts, &mut store)?;
+                continue;
+            }
+        };
+        for (port, e) in of_node(graph, n, *facts, &store)? {
+            let id = graph.nodes()[n].outputs[&port];
             let mut buffer = HostTensor::zeroed(size::tensor_bytes(graph, id, &store.view())?)?;
             write_dense(&e.facts, &e.operand, e.rows, &store.view(), &e.dense, buffer.bytes_mut()).map_err(data_error)?;
-            store.0.insert(e.uid, buffer);
-            all.push(e);
+            let (uid, name) = (e.operand.uid, e.operand.name.clone());
+            store.0.insert(uid, buffer);
+            all.push(Expectation { uid, name, port, values: Values::Attention(Box::new(e)) });
         }
     }
     Ok(all)
 }
 
-fn of_node(graph: &FrozenGraph, n: usize, facts: SdpaFacts, store: &HostTensors) -> Result<Vec<Expectation>> {
+fn of_node(graph: &FrozenGraph, n: usize, facts: SdpaFacts, store: &HostTensors) -> Result<Vec<(OutPort, Attention)>> {
     let p = &facts.ports;
     let view = store.view();
     let exact = |port, operand, rows, dense| (port, operand, rows, dense, Vec::new());
@@ -144,16 +172,7 @@ fn of_node(graph: &FrozenGraph, n: usize, facts: SdpaFacts, store: &HostTensors)
         .into_iter()
         .filter(|f| outputs.contains_key(&f.0))
         .filter_map(|(port, operand, rows, dense, reach)| Some((port, operand.clone()?, rows, dense, reach)))
-        .map(|(port, operand, rows, dense, reach)| Expectation {
-            uid: operand.uid,
-            name: operand.name.clone(),
-            port,
-            facts: facts.clone(),
-            operand,
-            rows,
-            dense,
-            reach,
-        })
+        .map(|(port, operand, rows, dense, reach)| (port, Attention { facts: facts.clone(), operand, rows, dense, reach }))
         .collect())
 }
 
@@ -178,9 +197,18 @@ pub fn check(expected: &[Expectation], inputs: &HostTensors, results: &HostTenso
     let mut out = Vec::new();
     for e in expected {
         let Some(bytes) = results.bytes(e.uid) else { continue };
-        let dtype = e.operand.dtype;
-        let error = error_beyond(&e.facts, &e.operand, e.rows, &inputs.view(), bytes, &e.dense, &e.reach).map_err(data_error)?;
-        out.push(Comparison { uid: e.uid, name: e.name.clone(), dtype, error, tolerance: tolerance(dtype) });
+        let (dtype, error, tolerance) = match &e.values {
+            Values::Attention(a) => {
+                let (view, dtype) = (inputs.view(), a.operand.dtype);
+                let error = error_beyond(&a.facts, &a.operand, a.rows, &view, bytes, &a.dense, &a.reach).map_err(data_error)?;
+                (dtype, error, tolerance(dtype))
+            }
+            Values::Grouped(g) => match g.compare(e.port, bytes, results) {
+                Some(found) => found,
+                None => continue,
+            },
+        };
+        out.push(Comparison { uid: e.uid, name: e.name.clone(), dtype, error, tolerance });
     }
     Ok(out)
 }

@@ -1,14 +1,14 @@
 //! Inputs from a seed.
 
 use super::rng::Rng;
-use super::{data_error, label, lengths, size, HostTensor, HostTensors};
+use super::{data_error, grouped, label, lengths, size, HostTensor, HostTensors};
 use crate::analyze::analyze;
 use crate::graph::{FrozenGraph, InPort, TensorId};
 use crate::{Error, ErrorCode, Result};
 use frostgraph_engines::sdpa::access::Rows;
 use frostgraph_engines::sdpa::dense::write_dense;
 use frostgraph_engines::sdpa::{oracle, Direction, Recipe};
-use frostgraph_engines::{qat, DType, Facts, SdpaFacts};
+use frostgraph_engines::{qat, DType, Facts, GroupedGemmFacts, SdpaFacts};
 use std::collections::BTreeMap;
 
 /// Completes `given` by the integers that say where sequences lie: lengths, their sums, ragged offsets, page tables; and by the
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 /// Errors as for [`inputs`].
 pub fn indices(graph: &FrozenGraph, seed: u64, given: HostTensors) -> Result<HostTensors> {
     let all = facts(graph)?;
-    complete_indices(graph, &refs(&all), seed, given)
+    complete_indices(graph, &all, seed, given)
 }
 
 /// Refuses a graph whose dense inputs exceed the memory of this machine before any of them is touched: extents come from files.
@@ -59,7 +59,15 @@ fn refs(all: &[(usize, Facts)]) -> Vec<(usize, &SdpaFacts)> {
         .collect()
 }
 
-fn complete_indices(graph: &FrozenGraph, facts: &[(usize, &SdpaFacts)], seed: u64, given: HostTensors) -> Result<HostTensors> {
+fn products(all: &[(usize, Facts)]) -> impl Iterator<Item = &GroupedGemmFacts> {
+    all.iter().filter_map(|(_, f)| match f {
+        Facts::Sdpa(_) => None,
+        Facts::GroupedGemm(f) => Some(f.as_ref()),
+    })
+}
+
+fn complete_indices(graph: &FrozenGraph, all: &[(usize, Facts)], seed: u64, given: HostTensors) -> Result<HostTensors> {
+    let facts = &refs(all);
     fits(graph, &given)?;
     let mut store = given;
     for (_, t) in graph.tensors() {
@@ -70,6 +78,7 @@ fn complete_indices(graph: &FrozenGraph, facts: &[(usize, &SdpaFacts)], seed: u6
     lengths::fill_lengths(graph, facts, seed, &mut store)?;
     lengths::fill_pages(graph, facts, &mut store)?;
     lengths::fill_offsets(graph, facts, &mut store)?;
+    products(all).try_for_each(|f| grouped::fill_indices(f, graph, seed, &mut store))?;
     Ok(store)
 }
 
@@ -83,7 +92,8 @@ fn complete_indices(graph: &FrozenGraph, facts: &[(usize, &SdpaFacts)], seed: u6
 pub fn inputs(graph: &FrozenGraph, seed: u64, given: HostTensors) -> Result<HostTensors> {
     let all = facts(graph)?;
     let facts = refs(&all);
-    let mut store = complete_indices(graph, &facts, seed, given)?;
+    let mut store = complete_indices(graph, &all, seed, given)?;
+    products(&all).try_for_each(|f| grouped::fill(f, graph, seed, &mut store))?;
 
     let roles = roles(graph);
     let late = |id: &TensorId| matches!(roles.get(id), Some((InPort::O | InPort::HighPrecisionO | InPort::Stats, _)));

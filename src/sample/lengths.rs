@@ -127,12 +127,34 @@ fn sides(node: &Node) -> Vec<(Side, TensorId)> {
         | InPort::PageTableV
         | InPort::BlockMask
         | InPort::Sink
-        | InPort::KvMask => None,
+        | InPort::KvMask
+        | InPort::A
+        | InPort::B
+        | InPort::C
+        | InPort::Sfa
+        | InPort::Sfb
+        | InPort::BPtrs
+        | InPort::SfbPtrs
+        | InPort::PaddedOffsets
+        | InPort::Alpha
+        | InPort::Prob
+        | InPort::NormConst => None,
     };
     let of_output = |p: &OutPort| match p {
         OutPort::O | OutPort::HighPrecisionO | OutPort::Stats | OutPort::Max | OutPort::SumExp | OutPort::DQ => Some(Side::Query),
         OutPort::DK | OutPort::DV => Some(Side::Key),
-        OutPort::RngDump | OutPort::DBias | OutPort::DSink => None,
+        OutPort::RngDump
+        | OutPort::DBias
+        | OutPort::DSink
+        | OutPort::DRow
+        | OutPort::DCol
+        | OutPort::DSrelu
+        | OutPort::DProb
+        | OutPort::Amax
+        | OutPort::SfdRow
+        | OutPort::SfdCol
+        | OutPort::SfdColDSrelu
+        | OutPort::Status => None,
     };
     let inputs = node.inputs.iter().filter_map(|(p, id)| Some((of_input(p)?, *id)));
     let outputs = node.outputs.iter().filter_map(|(p, id)| Some((of_output(p)?, *id)));

@@ -5,6 +5,7 @@
 
 mod expect;
 mod fill;
+mod grouped;
 mod lengths;
 mod rng;
 mod size;

@@ -4,14 +4,16 @@
 //! [`Compat::Frostgraph`] it is skipped when the lift's condition holds, and what the rule guarded becomes a fact that rows serve or
 //! decline (V4 becomes `Feature::StridedHeadDim`, for instance). Under [`Compat::Cudnn`] every rule applies as it stands.
 
+pub(crate) mod grouped_gemm;
 mod lengths;
 mod masks;
 mod operands;
 mod paged;
 mod view;
 
-use super::{Compat, Node, Tensor};
+use super::{Compat, Node, Op, Tensor};
 use crate::{Error, ErrorCode, Result};
+pub use grouped_gemm::{GemmRule, GEMM_RULES};
 pub(super) use operands::operands;
 use view::View;
 
@@ -145,6 +147,9 @@ pub static RULES: &[Rule] = &[
 
 /// The first violation among rules V4 and up; V1 to V3 must hold.
 pub(super) fn check(node: &Node, tensors: &[Tensor], compat: Compat) -> Result<()> {
+    if let Op::GroupedGemmDsrelu(a) = &node.op {
+        return grouped_gemm::check(node, a, tensors);
+    }
     let view = View::new(node, tensors);
     for rule in RULES.iter().skip(3) {
         let in_scope = match rule.scope {
@@ -176,5 +181,5 @@ fn error(rule: &Rule, fault: Fault) -> Error {
 
 /// Whether any of Q, K, V and O is packed.
 pub(super) fn is_ragged(node: &Node, tensors: &[Tensor]) -> bool {
-    View::new(node, tensors).ragged
+    node.op.mask().is_some() && View::new(node, tensors).ragged
 }

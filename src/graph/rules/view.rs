@@ -1,7 +1,19 @@
 //! What the rules look at: one node with its operands and its mask resolved once.
 
 use crate::graph::infer;
-use crate::graph::{InPort, Mask, Node, Op, OutPort, SdpaAttrs, Tensor};
+use crate::graph::{Alignment, InPort, Mask, Node, Op, OutPort, SdpaAttrs, Tensor};
+
+/// Of a node without scores: its rules have a view of their own, so this only keeps the view total.
+static NO_MASK: Mask = Mask {
+    causal: false,
+    causal_bottom_right: false,
+    sliding_window: None,
+    left_bound: None,
+    right_bound: None,
+    alignment: Alignment::TopLeft,
+    padding: false,
+    alibi: false,
+};
 
 /// A node under validation.
 pub(in crate::graph) struct View<'a> {
@@ -23,14 +35,14 @@ pub(in crate::graph) struct View<'a> {
 
 impl<'a> View<'a> {
     pub fn new(node: &'a Node, tensors: &'a [Tensor]) -> View<'a> {
-        let mask = node.op.mask();
+        let mask = node.op.mask().unwrap_or(&NO_MASK);
         let (left, right, bottom_right) = mask.diagonal();
         let has = |p| node.inputs.contains_key(&p);
         let (backward, score_mod, dropout_probability) = match &node.op {
             Op::Sdpa(a) => (false, a.score_mod, a.dropout_probability),
             Op::SdpaBackward(a) => (true, a.score_mod, a.dropout_probability),
             Op::Nvfp4Qat(_) => (false, false, None),
-            Op::Nvfp4QatBackward(_) => (true, false, None),
+            Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) => (true, false, None),
         };
         let mut view = View {
             node,
@@ -65,7 +77,7 @@ impl<'a> View<'a> {
     pub fn forward(&self) -> Option<&'a SdpaAttrs> {
         match &self.node.op {
             Op::Sdpa(a) => Some(a),
-            Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) => None,
+            Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) => None,
         }
     }
 
@@ -92,11 +104,13 @@ impl<'a> View<'a> {
         const QAT_FORWARD: (&[InPort], &[OutPort]) = (FORWARD.0, &[OutPort::O, OutPort::HighPrecisionO, OutPort::Stats]);
         const QAT_BACKWARD: (&[InPort], &[OutPort]) =
             (&[InPort::Q, InPort::K, InPort::V, InPort::HighPrecisionO, InPort::DO, InPort::Stats], BACKWARD.1);
+        const NONE: (&[InPort], &[OutPort]) = (&[], &[]);
         let (inputs, outputs) = match &self.node.op {
             Op::Sdpa(_) => FORWARD,
             Op::SdpaBackward(_) => BACKWARD,
             Op::Nvfp4Qat(_) => QAT_FORWARD,
             Op::Nvfp4QatBackward(_) => QAT_BACKWARD,
+            Op::GroupedGemmDsrelu(_) => NONE,
         };
         let inputs = inputs.iter().map(|&p| (p.json(), self.input(p)));
         inputs.chain(outputs.iter().map(|&p| (p.json(), self.output(p))))
