@@ -54,6 +54,8 @@ knobs! {
     WarpsM = 1008, "WARPS_M";
     /// Warps along N.
     WarpsN = 1009, "WARPS_N";
+    /// Paired single-precision arithmetic in the epilogue: 0 or 1.
+    VectorF32 = 1010, "VECTOR_F32";
 }
 
 /// A knob value as it arrives from a caller or a record, before it is checked.

@@ -1,6 +1,6 @@
 //! The example graphs are what the builder makes of these functions; the quickstart runs and is the README's first block.
 
-use frostgraph::graph::{Alignment, AttnScale};
+use frostgraph::graph::{Alignment, AttnScale, GemmWeights, GroupedGemmDsrelu, GroupedGemmDsreluAttrs};
 use frostgraph::graph::{Graph, GraphOptions, Mask, Nvfp4Qat, Nvfp4QatBackward, Sdpa, SdpaBackward, Tensor, TensorId};
 use frostgraph::{DType, Device, Result};
 use std::path::PathBuf;
@@ -129,6 +129,33 @@ fn qat_backward() -> Result<Graph> {
     Ok(g)
 }
 
+/// Four experts of a mixture, one of the formats of the grouped product: MXFP8 in and FP8 out with row and column scales, or NVFP4 in and
+/// bf16 out with the largest magnitude of every expert.
+fn grouped_gemm(fp8: bool) -> Result<Graph> {
+    let (m, n, k, experts) = (1024, 256, 256, 4);
+    let name = if fp8 { "MXFP8 grouped product, dsReLU backward" } else { "NVFP4 grouped product, dsReLU backward" };
+    let mut g = Graph::new(options(name, DType::BF16));
+    let (ab, sf, vec) = if fp8 { (DType::F8E4M3, DType::F8E8M0, 32) } else { (DType::F4E2M1, DType::F8E4M3, 16) };
+    let a = g.tensor(Tensor::new("A", [m, k, 1]).dtype(ab));
+    let b = g.tensor(Tensor::new("B", [n, k, experts]).strides([k, 1, n * k]).dtype(ab));
+    let sfa = g.tensor(Tensor::scale_atoms("SFA", sf, [m, k], vec, 1)?);
+    let sfb = g.tensor(Tensor::scale_atoms("SFB", sf, [n, k], vec, experts)?);
+    let c = g.tensor(Tensor::new("C", [m, n, 1]));
+    let offsets = g.tensor(Tensor::new("padded_offsets", [experts]).dtype(DType::I32));
+    let alpha = g.tensor(Tensor::new("alpha", [experts]).dtype(DType::F32));
+    let prob = g.tensor(Tensor::new("prob", [m, 1, 1]).dtype(DType::F32));
+    let norm_const = fp8.then(|| g.tensor(Tensor::new("norm_const", [1]).dtype(DType::F32)));
+    let d_dtype = if fp8 { DType::F8E4M3 } else { DType::BF16 };
+    let attrs =
+        GroupedGemmDsreluAttrs { sf_vec_size: vec, d_dtype, discrete_col_sfd: fp8, deterministic: true, ..Default::default() };
+    let options =
+        GroupedGemmDsrelu { name: "experts".into(), attrs, norm_const, dbias: true, amax: !fp8, ..GroupedGemmDsrelu::default() };
+    let out = g.grouped_gemm_dsrelu(a, GemmWeights::Dense { b, sfb }, c, sfa, offsets, alpha, prob, options)?;
+    let all = [Some(out.d_row), Some(out.d_col), Some(out.dprob), out.dbias, out.amax, out.sfd_row, out.sfd_col];
+    all.into_iter().flatten().try_for_each(|id| g.output(id))?;
+    Ok(g)
+}
+
 /// Rewrites a stale file and fails once; with CI set it only fails. Files hold the frozen graph, so nothing is left to guess.
 #[test]
 fn example_graphs_are_current() {
@@ -140,6 +167,8 @@ fn example_graphs_are_current() {
         ("sdpa_mla_192_128.json", mla()),
         ("nvfp4_qat_forward.json", qat_forward()),
         ("nvfp4_qat_backward.json", qat_backward()),
+        ("grouped_gemm_mxfp8.json", grouped_gemm(true)),
+        ("grouped_gemm_nvfp4.json", grouped_gemm(false)),
     ] {
         let fresh = graph.and_then(|g| g.freeze()).and_then(|g| g.to_json()).unwrap_or_else(|e| panic!("{name}: {e}")) + "\n";
         let path = root().join("examples").join(name);

@@ -13,6 +13,7 @@ pub mod groups;
 pub mod matching;
 pub mod oracle;
 pub mod scales;
+pub mod slots;
 #[cfg(test)]
 pub mod testing;
 

@@ -20,10 +20,15 @@
 
 mod backward;
 mod cache;
+mod grouped_gemm;
 mod operand;
 mod qat;
 
 pub use backward::{scratch_workspace_bytes, sdpa_backward, SdpaBackwardCall};
+pub use grouped_gemm::{
+    dbias_workspace_shape, dprob_workspace_shape, grouped_gemm_dsrelu, grouped_gemm_workspace_bytes, reduce_dbias_workspace,
+    reduce_dprob_workspace, GroupedGemmDsreluCall,
+};
 pub use operand::{Element, Operand};
 pub use qat::{
     nvfp4_attention_qat_backward, nvfp4_attention_qat_forward, AllocatedGradients, Nvfp4QatBackwardCall, Nvfp4QatForwardCall,

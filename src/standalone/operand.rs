@@ -23,6 +23,9 @@ impl Element for half::bf16 {
 impl Element for i32 {
     const DTYPE: DType = DType::I32;
 }
+impl Element for i64 {
+    const DTYPE: DType = DType::I64;
+}
 
 #[derive(Debug, Default)]
 enum Memory<'a> {
@@ -73,6 +76,16 @@ impl<'a> Operand<'a> {
     /// A host slice that is written; row-major unless [`Operand::strides`] follows.
     pub fn write<T: Element>(data: &'a mut [T], dim: [i64; 4]) -> Operand<'a> {
         Operand::new(T::DTYPE, dim, Memory::Write(bytemuck::cast_slice_mut(data)))
+    }
+
+    /// Host bytes that are read, of an element type that Rust has no name for: FP8, packed FP4 (extents in values), scales.
+    pub fn read_bytes(dtype: DType, data: &'a [u8], dim: [i64; 4]) -> Operand<'a> {
+        Operand::new(dtype, dim, Memory::Read(data))
+    }
+
+    /// Host bytes that are written; see [`Operand::read_bytes`].
+    pub fn write_bytes(dtype: DType, data: &'a mut [u8], dim: [i64; 4]) -> Operand<'a> {
+        Operand::new(dtype, dim, Memory::Write(data))
     }
 
     /// Device memory by address and length in bytes; see [`Bindings::device`] for what the caller promises.
