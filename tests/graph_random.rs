@@ -264,6 +264,7 @@ fn promises(f: &FrozenGraph) {
         match &node.op {
             Op::Sdpa(_) | Op::Nvfp4Qat(_) => assert!(node.outputs.contains_key(&OutPort::O)),
             Op::SdpaBackward(_) | Op::Nvfp4QatBackward(_) => assert!(node.outputs.contains_key(&OutPort::DQ)),
+            Op::GroupedGemmDsrelu(_) => assert!(node.outputs.contains_key(&OutPort::DRow)),
         }
     }
 }

@@ -1,9 +1,12 @@
 //! Random graphs survive writing and reading.
 
 use frostgraph::graph::{
-    Alignment, Graph, GraphOptions, Implementation, InPort, Mask, Node, Op, OutPort, RaggedOffset, Reordering,
+    Alignment, BMajor, DsreluFormula, Graph, GraphOptions, GroupedGemmDsreluAttrs, Implementation, InPort, Mask, Node, Op,
+    OutPort, RaggedOffset, Reordering,
 };
-use frostgraph::graph::{QatAttrs, ScalarValue, SdpaAttrs, SdpaBackwardAttrs, Tensor, TensorId};
+use frostgraph::graph::{
+    BMajor, DsreluFormula, GroupedGemmDsreluAttrs, QatAttrs, ScalarValue, SdpaAttrs, SdpaBackwardAttrs, Tensor, TensorId,
+};
 use frostgraph::json::{from_str, to_value, Strictness};
 use frostgraph::DType;
 use proptest::collection::vec;
@@ -69,7 +72,7 @@ fn op() -> impl Strategy<Value = Op> {
     let totals = (of(0..i64::MAX), of(0..i64::MAX), of(0..i64::MAX));
     let implementation = proptest::sample::select(vec![Implementation::Auto, Implementation::Composite, Implementation::Unified]);
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), of(any::<bool>()));
-    let numbers = (of(finite()), of(finite()), of(finite()), of(dtype()), 0..4);
+    let numbers = (of(finite()), of(finite()), of(finite()), of(dtype()), 0..5);
     (mask(), numbers, totals, implementation, flags).prop_map(
         |(
             mask,
@@ -78,6 +81,20 @@ fn op() -> impl Strategy<Value = Op> {
             implementation,
             (stats_use_log2, unfuse_fma, score_mod, attn_scale_prefolded, generate_stats),
         )| {
+            if kind == 4 {
+                return Op::GroupedGemmDsrelu(GroupedGemmDsreluAttrs {
+                    formula: if unfuse_fma { DsreluFormula::PreactivationC } else { DsreluFormula::PreactivationG },
+                    sf_vec_size: if score_mod { 16 } else { 32 },
+                    tanh_clamp_scale: attn_scale,
+                    discrete_col_sfd: stats_use_log2,
+                    deterministic: attn_scale_prefolded,
+                    m_aligned: 256,
+                    n: max_seq_len_kv.filter(|n| *n > 0),
+                    b_dtype: softmax_precision,
+                    b_major: if score_mod { BMajor::N } else { BMajor::K },
+                    d_dtype: softmax_precision.unwrap_or(DType::BF16),
+                });
+            }
             if kind > 1 {
                 let attrs = QatAttrs { mask, attn_scale, deterministic: kind == 3 && unfuse_fma };
                 return if kind == 2 { Op::Nvfp4Qat(attrs) } else { Op::Nvfp4QatBackward(attrs) };
@@ -148,8 +165,13 @@ prop_compose! {
                 Op::SdpaBackward(_) => ([I::Bias, I::Sink], [O::DQ, O::DK, O::DBias]),
                 Op::Nvfp4Qat(_) => ([I::SeqLenKv, I::SeqLenQ], [O::O, O::Stats, O::HighPrecisionO]),
                 Op::Nvfp4QatBackward(_) => ([I::HighPrecisionO, I::DO], [O::DQ, O::DK, O::DV]),
+                Op::GroupedGemmDsrelu(_) => ([I::BPtrs, I::NormConst], [O::DRow, O::Amax, O::SfdColDSrelu]),
             };
-            let inputs: BTreeMap<InPort, TensorId> = [I::Q, I::K, I::V, rare[0], rare[1], I::SeqLenQ]
+            let [one, two, three, last] = match op {
+                Op::GroupedGemmDsrelu(_) => [I::A, I::B, I::Sfa, I::PaddedOffsets],
+                _ => [I::Q, I::K, I::V, I::SeqLenQ],
+            };
+            let inputs: BTreeMap<InPort, TensorId> = [one, two, three, rare[0], rare[1], last]
                 .into_iter()
                 .enumerate()
                 .filter(|(i, _)| pick(*i))
