@@ -4,9 +4,7 @@ use frostgraph::graph::{
     Alignment, BMajor, DsreluFormula, Graph, GraphOptions, GroupedGemmDsreluAttrs, Implementation, InPort, Mask, Node, Op,
     OutPort, RaggedOffset, Reordering,
 };
-use frostgraph::graph::{
-    BMajor, DsreluFormula, GroupedGemmDsreluAttrs, QatAttrs, ScalarValue, SdpaAttrs, SdpaBackwardAttrs, Tensor, TensorId,
-};
+use frostgraph::graph::{QatAttrs, ScalarValue, SdpaAttrs, SdpaBackwardAttrs, Tensor, TensorId};
 use frostgraph::json::{from_str, to_value, Strictness};
 use frostgraph::DType;
 use proptest::collection::vec;
