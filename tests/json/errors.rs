@@ -41,7 +41,7 @@ fn golden_messages() {
         ),
         (
             |v| v["nodes"][0]["tag"] = "SDPA_FWD".into(),
-            "FG2005 at /nodes/0/tag: node 'sdpa' has tag SDPA_FWD; expected SDPA, SDPA_BWD, NVFP4_ATTENTION_QAT or NVFP4_ATTENTION_QAT_BWD. No operation of cudnn-frontend has this tag",
+            "FG2005 at /nodes/0/tag: node 'sdpa' has tag SDPA_FWD; expected SDPA, SDPA_BWD, NVFP4_ATTENTION_QAT, NVFP4_ATTENTION_QAT_BWD or GROUPED_GEMM_DSRELU. No operation of cudnn-frontend has this tag",
         ),
         (
             |v| drop(v["nodes"][0].as_object_mut().unwrap().remove("inputs")),
@@ -154,7 +154,7 @@ fn element_types_are_listed() {
 /// Nodes of cudnn-frontend that have no engine: the error names node, tag and place, the further lines name the rest.
 #[test]
 fn unserved_samples_name_node_and_tag() {
-    let served = "expected SDPA, SDPA_BWD, NVFP4_ATTENTION_QAT or NVFP4_ATTENTION_QAT_BWD. cudnn-frontend defines this operation, but frostgraph does not serve it";
+    let served = "expected SDPA, SDPA_BWD, NVFP4_ATTENTION_QAT, NVFP4_ATTENTION_QAT_BWD or GROUPED_GEMM_DSRELU. cudnn-frontend defines this operation, but frostgraph does not serve it";
     for (name, node, tag, others) in [
         ("json_sdpa_fp8_fwd.json", "sdpa_fp8", "SDPA_FP8_FWD", vec![]),
         ("json_sdpa_fp8_bwd.json", "sdpa_fp8_bwd", "SDPA_FP8_BWD", vec![]),
