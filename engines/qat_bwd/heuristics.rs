@@ -2,9 +2,12 @@
 
 use crate::caps::Candidate;
 use crate::sdpa::ranking;
-use crate::{Facts, Knobs, Mode, Row, Target};
+use crate::sdpa_bwd::heuristics::knob_sets;
+use crate::{Facts, Mode, Row, Target};
 
-/// One plan for each eligible row, in row order.
-pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], _: Mode) -> Vec<Candidate> {
-    ranking::rank(facts, target, rows, super::mismatch, |_| vec![Knobs::NONE])
+/// One plan for each eligible row, in row order, with the tiles of the plain backward: the quantisation rides in issue slots that its main
+/// kernel leaves idle, so what is best there is best here (measured on an H200, `kernels/PERFORMANCE.md`).
+pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mode) -> Vec<Candidate> {
+    let Facts::Sdpa(f) = facts else { return Vec::new() };
+    ranking::rank(facts, target, rows, super::mismatch, |row| knob_sets(row, f, target, mode))
 }

@@ -1,7 +1,16 @@
 //! Family `nvfp4_qat_bwd`: the backward of NVFP4 attention for quantisation-aware training ([`crate::qat`]).
 
 pub mod heuristics;
+mod lower;
 pub mod rows;
+mod workspace;
+
+#[cfg(test)]
+mod abi_tests;
+#[cfg(test)]
+mod goldens;
+#[cfg(test)]
+mod tests;
 
 use crate::sdpa::{matching, Direction, Recipe};
 use crate::{Decline, Facts, Family, Knobs, Row, Target};

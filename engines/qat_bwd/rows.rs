@@ -1,10 +1,44 @@
 //! The rows of the NVFP4 QAT backward. Position is rank, id is identity.
 
-use crate::caps::LayoutRule;
-use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Maturity, Row, SdpaCaps};
+use crate::caps::{HeadDims, KnobDomain, LayoutRule};
+use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Knob, Maturity, Row, SdpaCaps};
 
 /// Every row.
-pub static ROWS: &[Row] = &[CPU];
+pub static ROWS: &[Row] = &[SM120, CPU];
+
+/// The mma.sync chain of the SDPA backward behind a kernel that quantises its inputs.
+const SM120: Row = Row {
+    id: 20800,
+    name: "nvfp4_qat_bwd_sm120",
+    maturity: Maturity::OptIn,
+    caps: Caps::Sdpa(SdpaCaps {
+        arch: Arch::Sm { lo: 90, hi: 129 },
+        dtypes: &[DType::BF16],
+        head_dims: HeadDims { native: &[(64, 64), (128, 128)], pad_multiple: 0, dqk_ge_dv: false },
+        layout: LayoutRule::DenseFlex,
+        aligned_16: true,
+        features: FeatureSet::of(&[
+            F::Deterministic,
+            F::Causal,
+            F::RightBand,
+            F::BottomRight,
+            F::Window,
+            F::Padding,
+            F::StridedStats,
+            F::Gqa,
+            F::Decode,
+        ]),
+        thd_needs_totals: false,
+    }),
+    knobs: &[KnobDomain { knob: Knob::TileM, values: &[64, 128] }, KnobDomain { knob: Knob::TileN, values: &[64, 128] }],
+    note: Some(
+        "Exact NVFP4 arithmetic without the conversion instruction that only compute capability 10 and later has. Tiles are those of the \
+         two configurations a head dim has.",
+    ),
+    sources: super::lower::SOURCES,
+    extra: super::lower::extra,
+    lower: |facts, knobs, target| super::lower::lower(&SM120, facts, knobs, target),
+};
 
 const CPU: Row = Row {
     id: 20850,

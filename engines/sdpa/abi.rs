@@ -3,12 +3,11 @@
 use crate::{Arg, Launch};
 use std::collections::BTreeSet;
 
-fn text(path: &str) -> &'static str {
-    frostgraph_kernels::SOURCES
-        .iter()
-        .find(|s| s.path == path)
-        .map(|s| s.text)
-        .unwrap_or_else(|| panic!("{path} is not embedded"))
+/// The text that defines an entry point: the source itself or a file it includes.
+fn definition(path: &str, entry: &str) -> &'static str {
+    let call = format!("{entry}(");
+    let found = frostgraph_kernels::closure(&[path]).expect("a closure").into_iter().find(|s| s.text.contains(&call));
+    found.unwrap_or_else(|| panic!("{path} does not define {entry}")).text
 }
 
 /// `(kind, name)` of every parameter of an entry point, read from its definition.
@@ -61,7 +60,7 @@ pub fn check_parameters(launches: &[Launch], sources: &[&str]) {
     let mut seen = BTreeSet::new();
     for l in launches {
         let given: Vec<(&str, String)> = l.args.iter().map(kind).zip(l.names.iter().map(|n| n.to_string())).collect();
-        assert_eq!(given, signature(text(l.kernel.source), l.kernel.entry), "{}", l.name);
+        assert_eq!(given, signature(definition(l.kernel.source, l.kernel.entry), l.kernel.entry), "{}", l.name);
         seen.insert(l.kernel.source);
     }
     assert_eq!(seen, sources.iter().copied().collect(), "the golden cases reach every kernel");

@@ -42,7 +42,8 @@ pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mo
     ranking::rank(facts, target, rows, super::mismatch, |row| knob_sets(row, f, target, mode))
 }
 
-fn knob_sets(row: &Row, f: &SdpaFacts, target: &Target, mode: Mode) -> Vec<Knobs> {
+/// Tiles of a row of this chain, best first; none for a row without tiles.
+pub(crate) fn knob_sets(row: &Row, f: &SdpaFacts, target: &Target, mode: Mode) -> Vec<Knobs> {
     let tiles = |(m, n)| Knobs::new(&[(Knob::TileM, m), (Knob::TileN, n)]);
     let Some(padded) = padded_head_dims(f.d_qk, f.d_v).filter(|_| row.domain(Knob::TileM).is_some()) else {
         return vec![Knobs::NONE];

@@ -14,15 +14,17 @@ use crate::{
 
 /// Name in the plan text, source, entry point.
 #[derive(Clone, Copy)]
-struct Kernel(&'static str, &'static str, &'static str);
+pub(crate) struct Kernel(pub(crate) &'static str, pub(crate) &'static str, pub(crate) &'static str);
 
-const CVT: Kernel = Kernel("cvt", "sdpa/bwd/mma/cvt.cu", "fg_sdpa_bwd_cvt");
+pub(crate) const CVT: Kernel = Kernel("cvt", "sdpa/bwd/mma/cvt.cu", "fg_sdpa_bwd_cvt");
 const DBIAS_CVT: Kernel = Kernel("dbias_cvt", "sdpa/bwd/mma/dbias_cvt.cu", "fg_sdpa_bwd_dbias_cvt");
 const DOT: Kernel = Kernel("dot", "sdpa/bwd/mma/dot.cu", "fg_sdpa_bwd_dot");
 const DQ2K: Kernel = Kernel("dq2k", "sdpa/bwd/mma/dq2k.cu", "fg_sdpa_bwd_dq2k");
 const DSINK: Kernel = Kernel("dsink", "sdpa/bwd/mma/dsink.cu", "fg_sdpa_bwd_dsink");
 const MAIN: Kernel = Kernel("main", "sdpa/bwd/mma/main.cu", "fg_sdpa_bwd_main");
-const REDUCE: Kernel = Kernel("reduce", "sdpa/bwd/mma/reduce.cu", "fg_sdpa_bwd_reduce");
+/// The same pass over quantised copies, with P fake-quantised where it feeds dV.
+pub(crate) const QAT_MAIN: Kernel = Kernel("main", "qat/bwd/mma/main.cu", "fg_sdpa_bwd_main");
+pub(crate) const REDUCE: Kernel = Kernel("reduce", "sdpa/bwd/mma/reduce.cu", "fg_sdpa_bwd_reduce");
 const ZERO: Kernel = Kernel("zero", "sdpa/bwd/mma/zero.cu", "fg_sdpa_bwd_zero");
 
 /// Kernel sources of the chain.
@@ -45,7 +47,8 @@ pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result
     };
     let regions = workspace::carve(f, &choice.config, choice.route, &mut plan).ok_or_else(overflow)?;
     let ws_rows = workspace::ws_rows(f).ok_or_else(overflow)?;
-    let mut chain = Chain { f, choice, regions, scale, ws_rows, thd: f.features.has(Feature::Thd), steps: Vec::new() };
+    let inputs = Inputs::Tensors;
+    let mut chain = Chain { f, choice, inputs, regions, scale, ws_rows, thd: f.features.has(Feature::Thd), steps: Vec::new() };
     if f.ports.dbias.is_some() {
         chain.zero();
     }
@@ -70,18 +73,36 @@ pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result
     Ok(plan)
 }
 
-struct Chain<'a> {
-    f: &'a SdpaFacts,
-    choice: Choice,
-    regions: Regions,
-    scale: f32,
-    ws_rows: i64,
-    thd: bool,
-    steps: Vec<Step>,
+/// Where main finds Q, K and V.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Inputs {
+    /// In the operands.
+    Tensors,
+    /// In copies that a kernel before it makes: compact `[B, H, S, D]`, in these regions.
+    Copies([usize; 3]),
+}
+
+/// A chain under construction; shared with the NVFP4 backward, which puts another kernel in front of the same ones.
+pub(crate) struct Chain<'a> {
+    pub(crate) f: &'a SdpaFacts,
+    pub(crate) choice: Choice,
+    pub(crate) inputs: Inputs,
+    pub(crate) regions: Regions,
+    pub(crate) scale: f32,
+    pub(crate) ws_rows: i64,
+    pub(crate) thd: bool,
+    pub(crate) steps: Vec<Step>,
 }
 
 impl Chain<'_> {
-    fn launch(&mut self, kernel: Kernel, defines: &[(&'static str, i64)], grid: i64, (block, smem): (u32, i64), p: Params) {
+    pub(crate) fn launch(
+        &mut self,
+        kernel: Kernel,
+        defines: &[(&'static str, i64)],
+        grid: i64,
+        (block, smem): (u32, i64),
+        p: Params,
+    ) {
         let Kernel(name, source, entry) = kernel;
         let mut defines = defines.to_vec();
         defines.sort_unstable();
@@ -104,7 +125,7 @@ impl Chain<'_> {
         i64::from(self.f.dtype == DType::BF16)
     }
 
-    fn padded(&self) -> i64 {
+    pub(crate) fn padded(&self) -> i64 {
         i64::from(self.f.ports.seq_len_kv.is_some())
     }
 
@@ -113,11 +134,11 @@ impl Chain<'_> {
         i64::from(self.thd && q.is_some_and(|r| r.dtype == DType::I64))
     }
 
-    fn rows(&self, per_block: i64) -> i64 {
+    pub(crate) fn rows(&self, per_block: i64) -> i64 {
         ceil_div(self.f.s_q, per_block) * self.f.h_q * self.f.b
     }
 
-    fn region(&self, r: Option<usize>) -> Arg {
+    pub(crate) fn region(&self, r: Option<usize>) -> Arg {
         r.map_or(Arg::Null, |i| Arg::Ptr(Base::Region(i)))
     }
 
@@ -212,19 +233,29 @@ impl Chain<'_> {
         self.launch(DOT, &defines, grid, (256, 0), p);
     }
 
-    fn main(&mut self) {
+    pub(crate) fn main(&mut self) {
         let (f, c, ports) = (self.f, self.choice.config, &self.f.ports);
         let chunk = if c.d_qk % 64 == 0 && c.d_v % 64 == 0 { 64 } else { 32 };
         let swizzle = 2 * chunk;
         let gqa = f.h_q != f.h_kv;
         let mut p = Params::default();
-        for (name, port, rows) in [
-            ("tm_q", &ports.q, c.q_tile),
-            ("tm_k", &ports.k, c.kv_tile),
-            ("tm_v", &ports.v, c.kv_tile),
-            ("tm_do", &ports.d_o, c.q_tile),
+        let (kernel, copies) = match self.inputs {
+            Inputs::Tensors => (MAIN, [None; 3]),
+            Inputs::Copies(regions) => (QAT_MAIN, regions.map(Some)),
+        };
+        for (name, port, rows, copy) in [
+            ("tm_q", &ports.q, c.q_tile, copies[0]),
+            ("tm_k", &ports.k, c.kv_tile, copies[1]),
+            ("tm_v", &ports.v, c.kv_tile, copies[2]),
+            ("tm_do", &ports.d_o, c.q_tile, None),
         ] {
-            p.push(name, tile_map(port, self.thd, chunk, rows, swizzle));
+            p.push(
+                name,
+                match copy {
+                    Some(region) => copy_map(port, region, chunk, rows, swizzle),
+                    None => tile_map(port, self.thd, chunk, rows, swizzle),
+                },
+            );
         }
         p.push("tm_ds", self.ds_map(c.q_tile));
         p.push("lse", ptr(&ports.stats));
@@ -319,7 +350,7 @@ impl Chain<'_> {
             ("FG_DKV_WS", i64::from(gqa)),
         ];
         let grid = ceil_div(f.s_kv, c.kv_tile) * f.h_q * f.b;
-        self.launch(MAIN, &defines, grid, (384, c.smem), p);
+        self.launch(kernel, &defines, grid, (384, c.smem), p);
     }
 
     /// Map of the dS workspace, `(columns, rows, heads)`, with boxes of 64 columns by `rows` rows.
@@ -369,7 +400,7 @@ impl Chain<'_> {
         self.launch(DQ2K, &defines, grid, (block, dq2k_smem(c.d_qk)), p);
     }
 
-    fn reduce(&mut self) {
+    pub(crate) fn reduce(&mut self) {
         let (f, c, ports) = (self.f, self.choice.config, &self.f.ports);
         let mut p = Params::default();
         p.push("dk_ws", self.region(self.regions.dk));
@@ -406,7 +437,7 @@ impl Chain<'_> {
         self.launch(REDUCE, &defines, grid, (256, 0), p);
     }
 
-    fn cvt(&mut self) {
+    pub(crate) fn cvt(&mut self) {
         let (f, ports) = (self.f, &self.f.ports);
         let mut p = Params::default();
         p.push("dq_accum", self.region(self.regions.dq_accum));
@@ -467,6 +498,14 @@ impl Chain<'_> {
         let grid = f.h_q;
         self.launch(DSINK, &defines, grid, (256, 0), p);
     }
+}
+
+/// Map of a compact `[B, H, S, D]` copy of an operand, boxed as the operand's own map would be.
+fn copy_map(port: &Option<Port>, region: usize, chunk: i64, rows: i64, swizzle: i64) -> Arg {
+    let Some(p) = port else { return Arg::NoMap };
+    let ([b, h, s, d], bytes) = (p.dim, 2);
+    let strides = [bytes * d, bytes * d * s, bytes * d * s * h];
+    Params::map(Base::Region(region), p.dtype, &[d, s, h, b], &strides, &[chunk, rows, 1, 1], swizzle)
 }
 
 /// Blocks of a grid-stride kernel over `count` elements.

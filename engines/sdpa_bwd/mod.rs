@@ -5,7 +5,7 @@ pub mod cpu;
 mod cpu_dbias;
 mod cpu_tile;
 pub mod heuristics;
-mod lower;
+pub(crate) mod lower;
 pub mod rows;
 pub mod rules;
 pub mod workspace;

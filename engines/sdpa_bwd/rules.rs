@@ -55,14 +55,14 @@ pub fn choose(row: &Row, f: &SdpaFacts, knobs: &Knobs, target: &Target) -> Resul
     }
 }
 
-fn mask(f: &SdpaFacts) -> Option<config::Refusal> {
+pub(crate) fn mask(f: &SdpaFacts) -> Option<config::Refusal> {
     (f.mask.bottom_right && f.mask.right.is_none()).then(|| {
         let reason = "bounds are anchored bottom-right without a right bound; this row serves bottom-right with a right bound (causal or widened)";
         (Code::Feature, "bottom_right=true right_bound=none".into(), reason.into())
     })
 }
 
-fn lengths(f: &SdpaFacts) -> Option<config::Refusal> {
+pub(crate) fn lengths(f: &SdpaFacts) -> Option<config::Refusal> {
     let p = &f.ports;
     if p.seq_len_q.is_some() && p.seq_len_kv.is_none() {
         let reason = "query lengths come without key lengths; this row serves key lengths with or without query lengths";
@@ -131,7 +131,7 @@ fn sink(f: &SdpaFacts) -> Option<config::Refusal> {
     })
 }
 
-fn index_limits(f: &SdpaFacts) -> Option<config::Refusal> {
+pub(crate) fn index_limits(f: &SdpaFacts) -> Option<config::Refusal> {
     for (name, value) in [("s_q", f.s_q), ("s_kv", f.s_kv)] {
         if value >= MAX_SEQ {
             return Some((Code::Geometry, format!("{name}={value}"), format!("{name} is {value}; this row serves below 2^29")));

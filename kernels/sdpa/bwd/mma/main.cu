@@ -56,6 +56,7 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_main(
     const Work w = make_work(s_q, s_kv, heads_q, group, seq_q, seq_kv, bottom_right, window_left, window_right);
     if (w.qb_lo >= w.qb_hi) return;
     if (warp == MATH_WARPS) {
+      if (PSink::CHAIN_INPUTS) pdl_wait();
       if (lane == 0)
         producer(smem, w, &tm_q, &tm_k, &tm_v, &tm_do, (i32)token(rag_q, mul_q, q_ss, w.b), (i32)token(rag_k, mul_k, k_ss, w.b),
                  (i32)token(rag_v, mul_v, v_ss, w.b), (i32)token(rag_do, mul_do, do_ss, w.b));

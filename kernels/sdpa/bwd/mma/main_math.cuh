@@ -4,7 +4,13 @@
 #include "sdpa/bwd/mma/main_mask.cuh"
 #include "sdpa/bwd/mma/main_ops.cuh"
 
+#ifndef FG_P_SINK
+#define FG_P_SINK PlainP
+#endif
+
 namespace fg {
+
+using PSink = FG_P_SINK;
 
 FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 warp, u32 lane, float (&dk)[K_MT][DK_NT][4],
                       float (&dv)[V_MT][V_NT][4]) {
@@ -95,6 +101,7 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
     mbar_wait(smem + BAR_DO_FULL + 8 * os, op);
     if (PS == 1) mbar_wait(smem + BAR_PDS_FREE, pp);
     constexpr int PAIRS = S_MT * S_NT / 2, KS2 = DV / 16;
+    PSink sink;
     gemm<BF16, S_MT, S_NT, KS2, Init::ROWS>(
         dp, ndelta, [&](int ks, u32(&a)[S_MT][4]) { OpQ::load_a<S_MT>(s_do + l_q, ks, a); },
         [&](int ks, u32(&b)[S_NT][2]) {
@@ -115,7 +122,7 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
                 float& x = s[i][j + t][e];
                 x = ex2(FG_BIAS ? x - lse2[i][e >> 1] : x * sl2 - lse2[i][e >> 1]);
               }
-            StashS::put<BF16>(s_p + l_st, i, j / 2, s[i][j], s[i][j + 1]);
+            sink.put(s_p + l_st, i, j / 2, s[i][j], s[i][j + 1]);
           }
         });
 
@@ -130,6 +137,7 @@ FG_DEV void math_loop(u32 smem, const Work& w, const Ptrs& g, float scale, u32 w
           for (int e = 0; e < 4; e++) dp[i][j + t][e] *= s[i][j + t][e];
         StashS::put<BF16>(s_ds + l_st, i, j / 2, dp[i][j], dp[i][j + 1]);
       }
+    sink.finish(s_p + l_st, s);
     if (FG_DBIAS)
       for_scores(qb * TQ + row_in, col0, [&](int i, int j, int e, i32 q, i32 k) {
         if (q < w.len_q && k < w.len_kv) red_f32(g.dbias + ((i64)q * g.dbias_ss + k), dp[i][j][e]);

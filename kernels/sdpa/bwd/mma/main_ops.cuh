@@ -12,6 +12,14 @@ using OpDS = Operand<TQ, 64, QM, false, true>;   // GEMM4 A: dS
 using OpKt = Operand<TK, CH, QN, true, false>;   // GEMM4 B: K
 using StashS = Stash<TQ, 64, SM, SN>;
 
+// What feeds dV: P itself. A chain that feeds something else defines FG_P_SINK, a type of the same shape, before it includes main.cu.
+// `put` gets each pair of slabs right after its exponentials, between the MMAs of GEMM2; `finish` the whole tile once dS is written.
+struct PlainP {
+  static constexpr bool CHAIN_INPUTS = false;  // true: the maps of Q, K, V show what main's direct predecessor writes
+  FG_DEV void put(u32 base, int i, int j, const float (&lo)[4], const float (&hi)[4]) { StashS::put<BF16>(base, i, j, lo, hi); }
+  FG_DEV void finish(u32, const float (&)[S_MT][S_NT][4]) {}
+};
+
 // Scheduler fence between GEMMs. Left alone, ptxas pulls the next GEMM's ldmatrix up until every register is full and spills loop
 // invariants instead; measured on H200 it is also as fast or faster with the fence (64x64 d128: 4208 vs 4370 us).
 FG_DEV void load_fence(i32 qb) { sched_fence(qb); }
