@@ -119,3 +119,24 @@ pub fn writable_ok(p: &Port) -> bool {
     }
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use super::aligned_16_ok;
+    use crate::sdpa::testing::port;
+    use crate::DType;
+
+    /// Rule S5: eight elements are 16 bytes of a half and 8 of a byte; four are 16 of a float.
+    #[test]
+    fn alignment_counts_the_operands_own_element_width_s5() {
+        for (dtype, least) in [(DType::F32, 4), (DType::BF16, 8), (DType::F16, 8), (DType::F8E4M3, 16)] {
+            for step in [4, 8, 16] {
+                let mut p = port(1, "O", [2, 3, 5, 64], dtype);
+                p.stride[2] = 64 + step;
+                p.stride[1] = 5 * p.stride[2];
+                p.stride[0] = 3 * p.stride[1];
+                assert_eq!(aligned_16_ok(&p), step % least == 0, "{dtype} rows {step} elements apart beyond 64");
+            }
+        }
+    }
+}
