@@ -7,6 +7,7 @@ use serde::Deserialize;
 const FILES: &[(&str, &str)] = &[
     ("h200-sdpa_bwd.json", include_str!("evidence/h200-sdpa_bwd.json")),
     ("h200-sdpa_fwd.json", include_str!("evidence/h200-sdpa_fwd.json")),
+    ("h200-sdpa_fwd_part.json", include_str!("evidence/h200-sdpa_fwd_part.json")),
 ];
 
 /// One engine and feature group of one run. Written by the GPU test program, never by hand.
