@@ -32,7 +32,8 @@ FG_DEV Part part(float (&s)[MT][S_NT][4], int i, int g, int h) {
 // P -> its fake quantisation, in place: two slabs of one block column at a time, or two columns of one slab.
 FG_DEV void quantize(float (&s)[MT][S_NT][4], float top) {
   constexpr int SLAB = MT - 1, COLUMN = 2 - MT;
-  fake_tile<PV_STEPS, 1 + COLUMN>(top, [&](int g, auto&& fake) {
+  // A function type rather than auto: NVRTC takes a generic lambda for a host function. It is inlined all the same.
+  fake_tile<PV_STEPS, 1 + COLUMN>(top, [&](int g, void (*fake)(const Part(&)[4])) {
     const Part x[4] = {part(s, 0, g, 0), part(s, 0, g, 1), part(s, SLAB, g + COLUMN, 0), part(s, SLAB, g + COLUMN, 1)};
     fake(x);
   });
