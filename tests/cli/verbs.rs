@@ -37,6 +37,32 @@ fn run_checks_every_example() {
     }
 }
 
+/// FP8 results are judged through the scales that came with them; scales by their codes.
+#[test]
+fn run_checks_grouped_products() {
+    for (file, types) in [
+        (
+            "examples/grouped_gemm_mxfp8.json",
+            &[("D_col", "e4m3"), ("D_row", "e4m3"), ("SFD_col", "e8m0"), ("SFD_row", "e8m0")][..],
+        ),
+        ("examples/grouped_gemm_nvfp4.json", &[("Amax", "f32"), ("D_col", "bf16"), ("D_row", "bf16")]),
+    ] {
+        let v = json(&["run", file, "--check", "--seed", "3"]);
+        assert_eq!(v["passed"], true, "{file}: {v:#}");
+        let found = |o: &serde_json::Value| (o["key"].as_str().unwrap().to_string(), o["type"].as_str().unwrap().to_string());
+        let mut list: Vec<(String, String)> = v["outputs"].as_array().unwrap().iter().map(found).collect();
+        list.sort();
+        let always = [("dBias", "bf16"), ("dProb", "f32")];
+        let expected: Vec<(String, String)> =
+            types.iter().chain(&always).map(|(k, t)| (format!("experts::{k}"), t.to_string())).collect();
+        assert_eq!(list, expected, "{file}");
+        let d = v["outputs"].as_array().unwrap().iter().find(|o| o["key"] == "experts::D_row").unwrap();
+        assert!(d["error"].as_f64().unwrap() > 1e-4, "an error of 0 would mean that nothing was compared");
+        let text = ok(&["explain", file]);
+        assert!(text.contains("D = 2 prob C relu(G)") && text.contains("grouped_gemm_dsrelu_cpu (id 20950, default)"), "{text}");
+    }
+}
+
 #[test]
 fn run_prints_plans_choice_and_errors() {
     let text = ok(&["run", BACKWARD, "--check", "--threads", "1"]);

@@ -236,6 +236,52 @@ fn facts_of_good_graphs() {
     assert!(!facts(&idle).discrete_col_sfd && !facts(&idle).features.has(Feature::DiscreteColSfd));
 }
 
+/// Bent extents, strides, types and attributes end in an error or in facts and a plan, never in a panic; offsets are bounded before sizes
+/// are multiplied.
+#[test]
+fn bent_graphs_never_panic() {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = move |n: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % n
+    };
+    let sizes = [0, 1, 2, 4, 16, 32, 64, 96, 128, 256, 512, 1 << 20, 1 << 31, 1 << 40, 1 << 62, i64::MAX, -1, i64::MIN];
+    let (cases, mut good, mut bad) = (served(), 0, std::collections::BTreeSet::new());
+    for round in 0..4000 {
+        let mut case = cases[next(cases.len() as u64) as usize].1.clone();
+        match next(6) {
+            0 => case.attrs.n = Some(sizes[next(18) as usize]),
+            1 => case.attrs.sf_vec_size = sizes[next(18) as usize].max(1),
+            2 => case.compute = Some(DType::ALL[next(DType::ALL.len() as u64) as usize]),
+            3 => case.k = 1 << (5 + next(40)),
+            _ => {}
+        }
+        let Ok((mut g, _)) = build(&case) else { continue };
+        let ids: Vec<_> = g.tensors().map(|(id, _)| id).collect();
+        for _ in 0..next(3) {
+            let t = g.get_mut(ids[next(ids.len() as u64) as usize]).unwrap();
+            let (axis, size) = (next(6) as usize, sizes[next(18) as usize]);
+            match next(4) {
+                0 if axis < t.dim.len() => t.dim[axis] = size,
+                1 => t.stride = (0..t.dim.len()).map(|_| sizes[next(18) as usize]).collect(),
+                2 => t.dtype = Some(DType::ALL[next(DType::ALL.len() as u64) as usize]),
+                _ => t.dim.truncate(axis),
+            }
+        }
+        match g.build(&Device::cpu()) {
+            Ok(built) => {
+                let _ = built.best().map(|p| p.workspace_bytes());
+                good += 1;
+            }
+            Err(e) => drop(bad.insert(e.code)),
+        }
+        let _ = round;
+    }
+    assert!(good > 300 && bad.len() > 10, "{good} good, {bad:?}");
+}
+
 #[test]
 fn plans_and_declines() {
     for (name, case) in served() {

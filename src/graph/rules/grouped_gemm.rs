@@ -252,6 +252,15 @@ pub(in crate::graph) fn check(node: &Node, a: &GroupedGemmDsreluAttrs, tensors: 
         return bad(format!("tanh_clamp_scale {s}"), "a finite number above 0");
     }
     let v = View { node, a, tensors };
+    // Weights behind pointers have no extents of their own that would have been checked: with padding to whole atoms, in bits, per expert.
+    let (m, n, k, l) = (v.m(), v.n(), v.k(), v.experts());
+    let fits = |rows: i64, columns: i64, slices: i64| {
+        let padded = rows.checked_add(128)?.checked_mul(columns.checked_add(128)?)?;
+        padded.checked_mul(slices.max(1))?.checked_mul(64)
+    };
+    if [(m, k, 1), (n, k, l), (m, n, 1), (n, 1, l)].into_iter().any(|(r, c, s)| fits(r, c, s).is_none()) {
+        return Err(overflow(&[m, n, k, l]));
+    }
     for rule in GEMM_RULES {
         if let Some((given, expected)) = (rule.check)(&v) {
             return Err(Error::new(rule.code, given, format!("{expected} (rule {} of facts §9.2)", rule.number)));
