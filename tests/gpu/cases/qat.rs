@@ -4,6 +4,7 @@
 //! Both lists hold what the operation has, whether or not a row serves it: a row that declines something has fewer eligible cases.
 
 use super::{sizes, Case, Fwd, Layout, Lens, Logits, MaskKind, KV_HEADS, QAT_BWD, QAT_FWD};
+use frostgraph::engines::Knob;
 
 const VALUES: [Logits; 6] = [Logits::Normal, Logits::ZeroBlocks, Logits::Ties, Logits::FarScales, Logits::Tiny, Logits::Peaked];
 
@@ -82,7 +83,19 @@ pub fn forward() -> Vec<Case> {
     list(QAT_FWD, &[false])
 }
 
-/// Backward cases.
+/// Backward cases: the list, then every tile pair of the row by name, because a device has only one of them as its default.
 pub fn backward() -> Vec<Case> {
-    list(QAT_BWD, &[false, true])
+    let mut all = list(QAT_BWD, &[false, true]);
+    for (d, tiles) in [(64, (64, 128)), (64, (128, 128)), (128, (64, 64)), (128, (64, 128))] {
+        for (i, mask) in MaskKind::ALL.into_iter().enumerate() {
+            let (s_q, s_kv) = sizes(i + all.len(), mask);
+            let knobs = vec![(Knob::TileM, tiles.0), (Knob::TileN, tiles.1)];
+            let fwd = Fwd { logits: VALUES[i % VALUES.len()], ..Fwd::default() };
+            let (h_kv, deterministic) = (KV_HEADS[i % 3], (i + all.len() / 10) % 2 == 1);
+            let base =
+                Case { engine: QAT_BWD, mask, h_kv, d_qk: d, d_v: d, deterministic, s_q, s_kv, knobs, fwd, ..Case::default() };
+            all.push(dealt(i, base));
+        }
+    }
+    all
 }
