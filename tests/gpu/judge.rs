@@ -1,8 +1,9 @@
 //! Compares an output with the oracle.
 
-use crate::build::{HIGH, O};
-use crate::cases::Case;
+use crate::build::{DK, DQ, HIGH, O};
+use crate::cases::{Case, Logits};
 use crate::problem::{borrow, host, port_of, Prepared};
+use crate::values::{FAR_KV, FAR_Q};
 use frostgraph::engines::sdpa::access::Rows;
 use frostgraph::engines::sdpa::dense::{dense_shape, read_dense};
 use frostgraph::{DType, Error, ErrorCode, Result};
@@ -22,11 +23,23 @@ const FLOOR: f64 = 1e-3;
 /// size count as none.
 const NOISE: f64 = 4e-6;
 
-pub fn distance(got: &[f64], want: &[f64]) -> Distance {
+/// [`NOISE`] of one output of a case. Where operands are far from unit size, what is left of dS has the size of V (dO has unit size), dQ
+/// that of V times K, dK that of V times Q.
+fn noise(case: &Case, uid: i64) -> f64 {
+    let far = case.fwd.logits == Logits::FarScales;
+    NOISE
+        * match uid {
+            DQ if far => FAR_KV * FAR_KV,
+            DK if far => FAR_KV * FAR_Q,
+            _ => 1.0,
+        }
+}
+
+pub fn distance(got: &[f64], want: &[f64], noise: f64) -> Distance {
     let (mut diff, mut norm, mut peak, mut top) = (0.0f64, got.len() as f64 * FLOOR * FLOOR, 0.0f64, FLOOR);
     for (&g, &w) in got.iter().zip(want) {
         // Stats and maxima of rows without keys are -inf on both sides.
-        if g == w || (g - w).abs() <= NOISE {
+        if g == w || (g - w).abs() <= noise {
             norm += if w.is_finite() { w.powi(2) } else { 0.0 };
             top = if w.is_finite() { top.max(w.abs()) } else { top };
             continue;
@@ -55,7 +68,8 @@ pub fn judge(case: &Case, p: &Prepared, uid: i64, bytes: &[u8]) -> Result<Distan
         Some(reach) => got.iter().zip(want).zip(reach).map(|((&g, &w), &r)| w + (g - w) - (g - w).clamp(-r, r)).collect(),
         None => got.clone(),
     };
-    let (is, yard) = (distance(&judged, want), distance(rounded, want));
+    let noise = noise(case, uid);
+    let (is, yard) = (distance(&judged, want, noise), distance(rounded, want, noise));
     let (cap, unit) = if case.dtype == DType::BF16 { (1e-2, 1.0 / 256.0) } else { (2e-3, 1.0 / 2048.0) };
     let ulp: f64 = unit;
     let unit: f64 = if got.len() <= 64 { unit } else { 0.0 };

@@ -5,6 +5,11 @@ use crate::build::{K, Q, SINK, V};
 use crate::cases::{Case, Logits, Pages};
 use crate::rng::Rng;
 
+/// [`Logits::FarScales`]: factors of Q, and of K and V, that leave the logits at their usual size.
+pub const FAR_Q: f64 = 1.5e-3;
+/// See [`FAR_Q`].
+pub const FAR_KV: f64 = 700.0;
+
 /// Bends the random values of an operand to what the case asks for.
 pub fn bend(case: &Case, uid: i64, [_, _, s, d]: [usize; 4], dense: &mut [f64]) {
     if case.fwd.logits == Logits::Loud && uid == V {
@@ -50,7 +55,7 @@ fn nvfp4(case: &Case, uid: i64, s: usize, d: usize, dense: &mut [f64]) -> bool {
                 let unit = if lane == edge { 6.0 } else { TIES[(lane + row) % 8] };
                 *x = (unit * 0.375).copysign(*x);
             }
-            Logits::FarScales => *x *= if uid == Q { 1.5e-3 } else { 700.0 },
+            Logits::FarScales => *x *= if uid == Q { FAR_Q } else { FAR_KV },
             Logits::Tiny => *x *= 1.2e-3,
             Logits::Peaked => *x *= if uid == V { 1.0 } else { 2.5 },
         }
