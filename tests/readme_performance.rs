@@ -104,7 +104,7 @@ fn forward(results: &Value) -> String {
 /// NVFP4 QAT: our backward and forward, and the public Triton port of the backward with its conversion replaced.
 fn qat(results: &Value) -> String {
     let mut out = format!(
-        "\nNVFP4 QAT, {}, whose conversion to E2M1 is replaced by arithmetic and which takes the fastest of several sets of\n\
+        "\nNVFP4 QAT, {}, whose conversion to E2M1 is replaced by arithmetic and which takes the fastest of four sets of\n\
          tiles; it is launched on a GPU that it does not support. The port has no forward.\n\n\
          | case | backward ms | TFLOP/s | the port ms | over the port | forward ms | TFLOP/s |\n|---|---|---|---|---|---|---|\n",
         machine(results),
