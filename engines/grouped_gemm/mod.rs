@@ -5,7 +5,17 @@
 //!
 //! What is written: D_row, D_col, D_srelu and their scales for the rows of experts only (rows from the last end on are not touched, as
 //! with packed attention); dprob of every row (0 where no expert is); dbias and amax of every expert (0 and -inf where it has no rows).
-//! Nothing is accumulated onto what the buffers held before.
+//! Nothing is accumulated onto what the buffers held before. In the atoms of generated scales, places past the last column (of D_row) or past
+//! the last row (of a column scale's matrix) get code 0.
+//!
+//! Non-finite values:
+//! - a NaN scale (0xFF of E8M0, 0x7F of E4M3) or payload makes every G that it takes part in a NaN, and so do Inf times 0 and Inf minus Inf
+//!   of E5M2 payloads. Scales whose product leaves single precision do no harm where the block's sum is 0 or the result is in range;
+//! - relu keeps a NaN. With G not above 0, D is `prob * 2 * C * 0`: a NaN where C is infinite;
+//! - f16, bf16 and f32 results round as IEEE does, past the range to Inf. FP8 results saturate, NaN stays NaN (0x7F);
+//! - a NaN does not count towards the largest magnitude of a block of generated scales; an infinite one gets the largest scale, 2^127, under
+//!   which infinities saturate and finite values become 0;
+//! - amax compares magnitudes as integers, so a NaN among an expert's D makes its amax NaN. dprob and dbias are plain sums.
 
 pub mod epilogue;
 pub mod facts;

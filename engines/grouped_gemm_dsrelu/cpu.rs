@@ -29,9 +29,13 @@ pub fn lower(facts: &Facts, _knobs: &Knobs, _target: &Target) -> Result<LaunchPl
     let plan = || {
         let mut plan = LaunchPlan::default();
         let [cols, sums] = region_bytes(f)?;
-        plan.region("column_scales", cols)?;
-        plan.region("column_scales_d_srelu", if f.ports.sfd_col_d_srelu.is_some() { cols } else { 0 })?;
-        plan.region("dbias_blocks", sums)?;
+        let srelu = if f.ports.sfd_col_d_srelu.is_some() { cols } else { 0 };
+        // A region of no bytes takes no room, so the offsets are those of `carve` with or without it.
+        for (name, bytes) in [("column_scales", cols), ("column_scales_d_srelu", srelu), ("dbias_blocks", sums)] {
+            if bytes > 0 {
+                plan.region(name, bytes)?;
+            }
+        }
         plan.steps.push(Step::Host(HostCall { name: NAME, run }));
         Some(plan)
     };

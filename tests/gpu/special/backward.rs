@@ -1,6 +1,6 @@
 //! Specials of the backward.
 
-use super::{codec, faults, fifty_runs, launch, life, must, once, replays, sm_count, spin, Special};
+use super::{faults, fifty_runs, launch, life, must, once, replays, sm_count, spin, Special};
 use crate::build::{DQ, K, Q};
 use crate::cases::{Case, Lens, MaskKind, BWD};
 use crate::far::{check, Far};
@@ -11,7 +11,6 @@ use frostgraph::{DType, Result};
 
 pub const ALL: &[Special] = &[
     ("a kernel reads the parameters that the host passes", faults::parameters),
-    ("NVFP4 conversions: equal bits in CUDA and in Rust", codec::nvfp4_bits),
     ("determinism: 50 runs, idle and beside a busy stream", determinism),
     ("capture, replay with other inputs and newly dead rows", capture),
     ("the first execution of a process is inside a capture (report 136)", |g, s| {

@@ -1,6 +1,6 @@
 //! Specials of NVFP4 QAT.
 
-use super::{failed, faults, fifty_runs, life, must, replays, Special};
+use super::{codec, failed, faults, fifty_runs, life, must, replays, Special};
 use crate::build::{DV, D_O, HIGH, K, O, Q, STATS, V};
 use crate::cases::{Case, Layout, Lens, MaskKind, QAT_BWD, QAT_FWD};
 use crate::run::Gpu;
@@ -35,6 +35,7 @@ pub const BACKWARD: &[Special] = &[
     ("misaligned operands are typed errors (report 45)", |g, s| faults::misaligned(g, &plain(QAT_BWD), [Q, D_O, DV], s)),
     ("execute allocates nothing on the host (I5)", |g, s| faults::allocations(g, &[plain(QAT_BWD)], s)),
     ("the GPU's forward feeds the GPU's backward", pair),
+    ("NVFP4 conversions: equal bits in CUDA and in Rust", codec::nvfp4_bits),
 ];
 
 /// Lengths fall, so rows past them die; with 40 keys for 130 queries the first 90 rows see none.
