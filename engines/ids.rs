@@ -63,6 +63,7 @@ mod tests {
     fn shipped_ids_stay_i3() {
         for (id, name) in [
             (20508, "sdpa_fwd_prefill_sm80"),
+            (20517, "sdpa_fwd_prefill_sm90"),
             (20550, "sdpa_fwd_cpu"),
             (20551, "sdpa_fwd_decode_sm80"),
             (20600, "sdpa_bwd_sm120"),

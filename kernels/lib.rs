@@ -62,6 +62,12 @@ pub static SOURCES: &[Source] = sources![
     "sdpa/fwd/mma/prefill_math.cuh",
     "sdpa/fwd/mma/prefill_store.cuh",
     "sdpa/fwd/mma/softmax.cuh",
+    "sdpa/fwd/sm90/config.cuh",
+    "sdpa/fwd/sm90/load.cuh",
+    "sdpa/fwd/sm90/math.cuh",
+    "sdpa/fwd/sm90/prefill.cu",
+    "sdpa/fwd/sm90/softmax.cuh",
+    "sdpa/fwd/sm90/store.cuh",
     "test/nvfp4.cu",
     "test/spin.cu",
 ];

@@ -1,7 +1,7 @@
 //! The forward lowerings against their kernels.
 
 use super::goldens::cases;
-use super::{decode, prefill};
+use super::{decode, prefill, prefill_sm90};
 use crate::sdpa::{abi, goldens};
 use crate::{Arg, Launch};
 
@@ -11,7 +11,7 @@ fn launches() -> Vec<Launch> {
 
 #[test]
 fn parameters_are_those_of_the_kernels() {
-    let sources: Vec<&str> = prefill::SOURCES.iter().chain(decode::SOURCES).copied().collect();
+    let sources: Vec<&str> = prefill::SOURCES.iter().chain(decode::SOURCES).chain(prefill_sm90::SOURCES).copied().collect();
     abi::check_parameters(&launches(), &sources);
 }
 

@@ -187,7 +187,7 @@ pub fn decode(row: &Row, d_qk: i64, d_v: i64, smem_optin: u32) -> Result<Decode,
     })
 }
 
-fn beyond(row: &Row, d_qk: i64, d_v: i64) -> Decline {
+pub(super) fn beyond(row: &Row, d_qk: i64, d_v: i64) -> Decline {
     let reason = format!("head dims are {d_qk}/{d_v}; this row serves multiples of 8 up to 256");
     row.decline(Code::HeadDim, format!("d_qk={d_qk} d_v={d_v}"), reason)
 }

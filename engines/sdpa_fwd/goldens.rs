@@ -10,8 +10,12 @@ pub(super) fn decode_row() -> &'static Row {
     &rows::ROWS[0]
 }
 
-pub(super) fn prefill_row() -> &'static Row {
+pub(super) fn hopper_row() -> &'static Row {
     &rows::ROWS[1]
+}
+
+pub(super) fn prefill_row() -> &'static Row {
+    &rows::ROWS[2]
 }
 
 pub(super) fn cases() -> Vec<(&'static Row, Golden)> {
@@ -73,7 +77,43 @@ pub(super) fn cases() -> Vec<(&'static Row, Golden)> {
             split(4),
         ),
     ];
+    let sched = |n| Knobs::new(&[(Knob::SchedPolicy, n)]);
+    let hopper = [
+        ("hopper_causal_gqa_d128", "sm_90", Case { h_kv: 2, right: Some(0), ..case.clone() }, sched(2)),
+        (
+            "hopper_packed_tokens_i64_mla_192_128",
+            "sm_90",
+            Case {
+                d_qk: 192,
+                right: Some(0),
+                thd: Some(DType::I64),
+                token_major_stats: true,
+                sink: true,
+                stats_log2: true,
+                ..case.clone()
+            },
+            sched(0),
+        ),
+        (
+            "hopper_window_padded_strided_stats_d40_f16",
+            "sm_90",
+            Case {
+                left: Some(31),
+                right: Some(5),
+                padded: true,
+                stats_gap: 3,
+                d_qk: 40,
+                d_v: 24,
+                order: Order::Bhsd,
+                dtype: DType::F16,
+                ..case.clone()
+            },
+            sched(1),
+        ),
+        ("hopper_inference_d256", "sm_90", Case { d_qk: 256, d_v: 256, stats: false, ..case.clone() }, sched(0)),
+    ];
     let prefill = prefill.map(|g| (prefill_row(), g));
+    let prefill = prefill.into_iter().chain(hopper.map(|g| (hopper_row(), g)));
     prefill.into_iter().chain(decode.map(|g| (decode_row(), g))).collect()
 }
 

@@ -26,6 +26,10 @@ fn knob_sets(row: &Row, f: &SdpaFacts, target: &Target, mode: Mode) -> Vec<Knobs
     if row.domain(Knob::TileM).is_some() {
         return prefill_sets(f, fallback);
     }
+    if row.domain(Knob::SchedPolicy).is_some() {
+        let order = |s: &Sched| Knobs::new(&[(Knob::SchedPolicy, *s as i64)]);
+        return if fallback { vec![order(&Sched::Natural)] } else { scheds(f).iter().map(order).collect() };
+    }
     vec![Knobs::NONE]
 }
 

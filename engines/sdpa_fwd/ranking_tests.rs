@@ -5,7 +5,7 @@ use super::split;
 use super::tests::{forward, target, token};
 use crate::sdpa::ranking::MAX_SETS_PER_ROW;
 use crate::sdpa::testing::Case;
-use crate::{Knob, Knobs, Mode, Row, Step};
+use crate::{DType, Knob, Knobs, Mode, Row, Step};
 
 fn ranked(case: &Case, cc: u32, mode: Mode) -> Vec<String> {
     let rows: Vec<&'static Row> = super::rows::ROWS.iter().collect();
@@ -148,18 +148,36 @@ fn prefill_golden_of_facts_7_8() {
     );
     assert_eq!(ranked(&case, 80, Mode::Fallback), [at(0, 0, 64, 64)]);
     let dense = Case { right: None, h_kv: 16, ..case.clone() };
-    assert_eq!(ranked(&dense, 90, Mode::A)[0], at(0, 0, 128, 64));
-    assert!(ranked(&dense, 90, Mode::A).iter().all(|p| p.contains("SCHED_POLICY=0")), "equal tiles need no order");
+    assert_eq!(ranked(&dense, 100, Mode::A)[0], at(0, 0, 128, 64));
+    assert!(ranked(&dense, 100, Mode::A).iter().all(|p| p.contains("SCHED_POLICY=0")), "equal tiles need no order");
     let few = Case { s_q: 40, ..case.clone() };
-    assert_eq!(ranked(&few, 90, Mode::A)[0], at(1, 2, 128, 64), "rows of one head do not fill a tile");
+    assert_eq!(ranked(&few, 100, Mode::A)[0], at(1, 2, 128, 64), "rows of one head do not fill a tile");
     let long = Case { s_kv: 1 << 17, s_q: 1 << 17, d_qk: 256, d_v: 256, ..case };
-    assert_eq!(ranked(&long, 90, Mode::A)[0], at(0, 1, 64, 64), "one head is 128 MiB: no section fits");
+    assert_eq!(ranked(&long, 100, Mode::A)[0], at(0, 1, 64, 64), "one head is 128 MiB: no section fits");
+}
+
+/// The wgmma row exists on 9.0 alone and leads there, short blocks of queries included (`kernels/sdpa/fwd/sm90/README.md`); its orders are 2, 1, 0
+/// under a causal mask.
+#[test]
+fn hopper_leads_where_it_was_measured() {
+    let case = Case { b: 2, h_q: 16, h_kv: 4, s_q: 1024, s_kv: 1024, right: Some(0), ..forward() };
+    let hopper = |n| format!("20517[SCHED_POLICY={n}]");
+    assert_eq!(ranked(&case, 90, Mode::A)[..3], [hopper(2), hopper(1), hopper(0)]);
+    assert!(ranked(&case, 90, Mode::A)[3].starts_with("20508["));
+    assert_eq!(ranked(&case, 90, Mode::Fallback)[0], hopper(0));
+    for cc in [80, 89, 100, 120] {
+        assert!(ranked(&case, cc, Mode::A).iter().all(|p| !p.starts_with("20517")), "sm_{cc}");
+    }
+    let few = ranked(&Case { s_q: 17, ..case.clone() }, 90, Mode::A);
+    assert!(few[0].starts_with("20517["), "{few:?}");
+    let bias = Case { bias: Some((DType::F32, 1)), right: None, ..case };
+    assert!(ranked(&bias, 90, Mode::A)[0].starts_with("20508["), "what the row lacks stays with the portable one");
 }
 
 #[test]
 fn decode_leads_where_it_serves() {
     let list = ranked(&token(1, 8192), 90, Mode::A);
     assert_eq!(list[..4], ["20551[SPLIT_KV=16]", "20551[SPLIT_KV=1]", "20551[SPLIT_KV=8]", "20551[SPLIT_KV=32]"]);
-    assert!(list[4].starts_with("20508["));
+    assert!(list[4].starts_with("20517["));
     assert_eq!(ranked(&token(1, 8192), 90, Mode::Fallback)[0], "20551[SPLIT_KV=1]");
 }

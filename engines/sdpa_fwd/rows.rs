@@ -4,7 +4,8 @@ use crate::caps::{HeadDims, KnobDomain, LayoutRule};
 use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Knob, Maturity, Row, SdpaCaps};
 
 /// Every forward row. Decode leads where it serves: it splits the keys and reads them once a group.
-pub static ROWS: &[Row] = &[DECODE, PREFILL, CPU];
+/// The wgmma row comes before the portable one: it was never slower from 17 query tokens on, which is where decode ends.
+pub static ROWS: &[Row] = &[DECODE, PREFILL_SM90, PREFILL, CPU];
 
 /// What both mma.sync rows serve.
 const SHARED: FeatureSet = FeatureSet::of(&[
@@ -73,6 +74,46 @@ const PREFILL: Row = Row {
     sources: super::prefill::SOURCES,
     extra: super::rules::prefill_extra,
     lower: |facts, knobs, target| super::prefill::lower(&PREFILL, facts, knobs, target),
+};
+
+/// Prefill on Hopper's own matrix instructions.
+const PREFILL_SM90: Row = Row {
+    id: 20517,
+    name: "sdpa_fwd_prefill_sm90",
+    maturity: Maturity::OptIn,
+    caps: Caps::Sdpa(SdpaCaps {
+        arch: Arch::Sm { lo: 90, hi: 90 },
+        dtypes: &[DType::F16, DType::BF16],
+        head_dims: super::prefill_sm90::HEAD_DIMS,
+        layout: LayoutRule::DenseFlex,
+        aligned_16: true,
+        features: FeatureSet::of(&[
+            F::StatsLog2,
+            F::SeqQTrim,
+            F::Causal,
+            F::RightBand,
+            F::BottomRight,
+            F::Window,
+            F::Padding,
+            F::CuSeqLen,
+            F::Sink,
+            F::Stats,
+            F::StridedStats,
+            F::Thd,
+            F::Gqa,
+            F::Decode,
+            F::UnequalHeadDims,
+        ]),
+        thd_needs_totals: false,
+    }),
+    knobs: &[KnobDomain { knob: Knob::SchedPolicy, values: &[0, 1, 2] }],
+    note: Some(
+        "attn_scale above 1e-30. Packed operands: one width of ragged offsets, lengths on both sides, and sequences that begin at whole \
+         tokens of each operand. Lengths have one form on both sides.",
+    ),
+    sources: super::prefill_sm90::SOURCES,
+    extra: super::rules::prefill_sm90_extra,
+    lower: |facts, knobs, target| super::prefill_sm90::lower(&PREFILL_SM90, facts, knobs, target),
 };
 
 const CPU: Row = Row {

@@ -1,12 +1,16 @@
 //! Rules of the CUDA forward rows beyond their capabilities, and the choice they end in.
 
 use super::config::{self, Decode, Prefill, DECODE_ROWS};
+use super::prefill_sm90::{self, Config as Hopper};
 use super::workspace;
 use crate::sdpa::arith::{ceil_div, contiguous, product};
+use crate::sdpa::Scale;
 use crate::{DType, Decline, DeclineCode as Code, Facts, Feature, Knob, Knobs, LaunchPlan, Port, Row, SdpaFacts, Target};
 
 /// Kernels keep rows and keys in 32-bit integers and add bounds to them.
 const MAX_SEQ: i64 = 1 << 29;
+/// Bytes; tensor maps hold no larger stride.
+const MAX_MAP_STRIDE: i64 = 1 << 40;
 /// Query tokens that the decode row takes.
 pub const DECODE_TOKENS: i64 = 16;
 /// Rows, tokens times heads of a group, that the decode row takes: every 16 of them read the keys again.
@@ -16,6 +20,11 @@ pub const DECODE_MAX_ROWS: i64 = 128;
 pub fn prefill_extra(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option<Decline> {
     let f = facts.expect_sdpa();
     prefill(row, f, knobs, target).err()
+}
+
+/// `extra` hook of the Hopper prefill row.
+pub fn prefill_sm90_extra(row: &Row, facts: &Facts, _: &Knobs, target: &Target) -> Option<Decline> {
+    prefill_sm90(row, facts.expect_sdpa(), target).err()
 }
 
 /// `extra` hook of the decode row.
@@ -37,6 +46,42 @@ pub fn prefill(row: &Row, f: &SdpaFacts, knobs: &Knobs, target: &Target) -> Resu
     let tiles = product(&[ceil_div(f.s_q, c.q_tile()), f.h_q]);
     limits(row, f, &[("query tiles x heads x batch", tiles.and_then(|t| t.checked_mul(f.b)))])?;
     Ok(c)
+}
+
+/// The Hopper prefill configuration, or the first rule that refuses: lengths, packing, sink, scale, strides of tensor maps, index limits, resources.
+pub fn prefill_sm90(row: &Row, f: &SdpaFacts, target: &Target) -> Result<Hopper, Decline> {
+    for rule in [lengths, packing, sink, positive_scale, map_strides] {
+        rule(row, f).map_or(Ok(()), Err)?;
+    }
+    let c = prefill_sm90::config(f.d_qk, f.d_v, f.mask.left.is_some()).ok_or_else(|| config::beyond(row, f.d_qk, f.d_v))?;
+    let tiles = product(&[ceil_div(f.s_q, c.q_tile()), f.h_q]);
+    limits(row, f, &[("query tiles x heads x batch", tiles.and_then(|t| t.checked_mul(f.b)))])?;
+    let (need, limit) = (c.smem(), i64::from(smem(row, target)?));
+    if need > limit {
+        let reason = format!("head dims {}/{} need {need} bytes of shared memory; the device has {limit}", c.d_qk, c.d_v);
+        return Err(row.decline(Code::Resources, format!("smem={need}"), reason));
+    }
+    Ok(c)
+}
+
+/// The row maximum of raw scores is that of scaled ones only for a positive factor, and a tiny one may flush to 0.
+fn positive_scale(row: &Row, f: &SdpaFacts) -> Option<Decline> {
+    let Scale::Static(scale) = f.scale else { return None };
+    (scale <= 1e-30 || scale.is_nan()).then(|| {
+        let reason = format!("attn_scale is {scale}; this row serves scales above 1e-30");
+        row.decline(Code::Feature, format!("attn_scale={scale}"), reason)
+    })
+}
+
+/// `cuTensorMapEncodeTiled` refuses larger strides.
+fn map_strides(row: &Row, f: &SdpaFacts) -> Option<Decline> {
+    let operands = [("Q", &f.ports.q), ("K", &f.ports.k), ("V", &f.ports.v)];
+    operands.into_iter().find_map(|(label, port)| {
+        let p = port.as_ref()?;
+        let far = (0..3).find(|&a| p.dim[a] > 1 && p.stride[a] >= MAX_MAP_STRIDE / 2)?;
+        let reason = format!("{label} has a stride of {} elements; this row serves strides below 2^40 bytes", p.stride[far]);
+        Some(row.decline(Code::Geometry, format!("{label}.stride={:?}", p.stride), reason))
+    })
 }
 
 /// The decode configuration, or the first rule that refuses: rows, lengths, pages, sink, index limits, resources.

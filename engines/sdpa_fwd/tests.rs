@@ -1,7 +1,7 @@
 //! The CUDA forward rows as data: configurations, declines, launches.
 
-use super::goldens::{decode_row, prefill_row};
-use super::{config, prefill};
+use super::goldens::{decode_row, hopper_row, prefill_row};
+use super::{config, prefill, prefill_sm90};
 use crate::sdpa::testing::{port, Case};
 use crate::sdpa::{Direction, SdpaFacts};
 use crate::{Arg, DType, DeclineCode as Code, Facts, Feature, Knob, Knobs, LaunchPlan, Row, Step, Target};
@@ -259,4 +259,64 @@ fn index_limits_decline() {
     assert_eq!(declined(prefill_row(), &many.facts(), &Knobs::NONE), Code::Geometry);
     let batches = Case { b: 1 << 27, h_q: 16, h_kv: 16, s_q: 1, s_kv: 8, d_qk: 8, d_v: 8, ..forward() };
     assert_eq!(declined(decode_row(), &batches.facts(), &Knobs::NONE), Code::Geometry);
+}
+
+/// Q 128x128 and three buffers of 128 keys; Q 192x64 and four of 64; everything fits a CTA's 227 KB.
+#[test]
+fn hopper_configurations_fit() {
+    for d_qk in (8..=256).step_by(8) {
+        for d_v in (8..=256).step_by(8) {
+            for window in [false, true] {
+                let c = prefill_sm90::config(d_qk, d_v, window).expect("a configuration");
+                assert!(c.d_qk >= d_qk && c.d_v >= d_v && c.smem() <= 232_448, "{c:?}");
+                // Registers of a math thread: S, P twice, O, and about 32 more; 240 of them with two warpgroups, 160 with three.
+                let registers = c.kv_tile / 2 + 2 * (c.kv_tile / 4) + c.d_v / 2;
+                assert!(registers + 32 <= if c.groups == 2 { 240 } else { 160 }, "{c:?}");
+            }
+        }
+    }
+    let c = prefill_sm90::config(128, 128, false).expect("d 128");
+    assert_eq!((c.q_tile(), c.threads(), c.smem()), (128, 384, 2 * (128 * 128 + 3 * 128 * 256) + 8 * (4 + 12)));
+    let c = prefill_sm90::config(40, 64, true).expect("d 64");
+    assert_eq!((c.q_tile(), c.threads(), c.smem()), (192, 512, 2 * (192 * 64 + 4 * 64 * 128) + 8 * (6 + 16)));
+    assert_eq!(prefill_sm90::config(264, 264, false), None);
+}
+
+/// Sections of the Hopper row: all heads where four CTAs read each key head anyway; else even rounds of the device's 132 CTAs.
+#[test]
+fn hopper_sections() {
+    let at = |b, h_q, h_kv, s, d_qk, d_v, sched| {
+        let f = Case { b, h_q, h_kv, s_q: s, s_kv: s, d_qk, d_v, right: Some(0), ..forward() }.sdpa();
+        prefill_sm90::section(&f, &prefill_sm90::config(d_qk, d_v, false).expect("a configuration"), sched, &target(90))
+    };
+    assert_eq!(at(1, 64, 8, 4096, 128, 128, 2), 64);
+    assert_eq!((at(1, 128, 128, 4096, 192, 128, 2), at(1, 128, 128, 4096, 192, 128, 1)), (33, 128));
+    assert_eq!(at(1, 128, 128, 8192, 192, 128, 2), 33);
+    assert_eq!(at(4, 32, 32, 4096, 64, 64, 2), 12, "22 tiles a head");
+    // One tile a head: sections do not help, 33 heads do not fill the device.
+    assert_eq!(at(1, 128, 128, 128, 128, 128, 2), 128);
+}
+
+#[test]
+fn hopper_declines_what_it_lacks() {
+    let served_by = |case: Case| super::mismatch(hopper_row(), &case.facts(), &Knobs::NONE, &target(90)).map(|d| d.code);
+    assert_eq!(served_by(forward()), None);
+    assert_eq!(served_by(Case { scale: -0.1, ..forward() }), Some(Code::Feature));
+    assert_eq!(served_by(Case { scale: 1e-31, ..forward() }), Some(Code::Feature));
+    assert!(served_by(Case { bias: Some((DType::F32, 1)), ..forward() }).is_some());
+    assert_eq!(super::mismatch(hopper_row(), &forward().facts(), &Knobs::NONE, &target(100)).map(|d| d.code), Some(Code::Arch));
+    let far = bent(&forward(), |f| f.ports.k.as_mut().expect("K").stride[0] = 1 << 39);
+    assert_eq!(declined(hopper_row(), &far, &Knobs::NONE), Code::Geometry);
+}
+
+/// `form_bits` by hand: packed, 64-bit offsets, running totals, log2, an order.
+#[test]
+fn hopper_form_bits() {
+    let bits = |case: Case, sched| {
+        let knobs = Knobs::new(&[(Knob::SchedPolicy, sched)]);
+        arg(&plan(hopper_row(), &case.facts(), &knobs, 90), 0, "form_bits")
+    };
+    assert_eq!(bits(forward(), 0), Arg::I32(0));
+    assert_eq!(bits(Case { thd: Some(DType::I32), ..forward() }, 0), Arg::I32(1));
+    assert_eq!(bits(Case { thd: Some(DType::I64), stats_log2: true, ..forward() }, 2), Arg::I32(1 + 2 + 8 + 16));
 }

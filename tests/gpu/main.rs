@@ -12,7 +12,7 @@
 //! gpu cpu STEP                     every STEP-th case on the CPU engine: a test of this program itself
 //! gpu compile sm_90a,.. FILE       every kernel of the lists, ahead of time, without a GPU
 //! options: --suite sdpa_bwd|sdpa_fwd|qat_fwd|qat_bwd (default: all; numbers count in sdpa_bwd), --seed N (default: random, printed),
-//!          --workers N, --bundle FILE, --engine ROW (all, cases: the cases of one row alone, without specials)
+//!          --workers N, --bundle FILE, --engine ROW (all, cases, compile: the cases of one row alone, without specials)
 //! ```
 //!
 //! A suite whose rows are not in MANIFEST has no eligible case and runs nothing. Exit code 0 when nothing failed, 1 otherwise, 2 for
@@ -50,7 +50,8 @@ fn compile(args: &Args, arches: &str, file: &str) -> Result<()> {
     let arches: Vec<&str> = arches.split(',').collect();
     let device = Device::describe(arches[0].trim_end_matches('a'))?;
     let mut lowered = Vec::new();
-    for case in args.suites().into_iter().flat_map(Suite::cases) {
+    let wanted = |c: &cases::Case| args.engine.as_deref().is_none_or(|e| c.engine == e);
+    for case in args.suites().into_iter().flat_map(Suite::cases).filter(wanted) {
         if let Planned::Ready(p) = plan(&case, &device)? {
             lowered.push(p.1.lower()?);
         }

@@ -1,7 +1,7 @@
 //! Runs a selection of a suite on the GPU, prints what came of it, writes the evidence.
 
 use crate::args::Args;
-use crate::cases::{Case, Lens, Logits, MaskKind, ScaleKind, BWD, PREFILL, QAT_BWD, QAT_FWD};
+use crate::cases::{Case, Lens, Logits, MaskKind, ScaleKind, BWD, HOPPER, PREFILL, QAT_BWD, QAT_FWD};
 use crate::suite::{Listing, Suite};
 use crate::work::{self, Item, Tally, Verdict};
 use crate::{evidence, rng};
@@ -41,6 +41,7 @@ fn group(case: &Case) -> String {
         BWD if case.deterministic => "backward, deterministic",
         BWD => "backward, default",
         PREFILL => "prefill",
+        HOPPER => "prefill on Hopper",
         QAT_FWD => "NVFP4 QAT forward",
         QAT_BWD if case.deterministic => "NVFP4 QAT backward, deterministic",
         QAT_BWD => "NVFP4 QAT backward, default",

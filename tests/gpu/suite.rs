@@ -1,6 +1,6 @@
 //! The suites: a case list, its specials, and what the list must show before any GPU is asked.
 
-use crate::cases::{backward, forward, qat, Case, BWD, DECODE, PREFILL, QAT_BWD, QAT_FWD};
+use crate::cases::{backward, forward, qat, Case, BWD, DECODE, HOPPER, PREFILL, QAT_BWD, QAT_FWD};
 use crate::plan::{plan, Planned};
 use crate::special::{self, Special};
 use crate::{evidence, far};
@@ -71,7 +71,7 @@ impl Suite {
     pub fn engines(self) -> &'static [&'static str] {
         match self {
             Suite::Bwd => &[BWD],
-            Suite::Fwd => &[PREFILL, DECODE],
+            Suite::Fwd => &[PREFILL, DECODE, HOPPER],
             Suite::QatFwd => &[QAT_FWD],
             Suite::QatBwd => &[QAT_BWD],
         }
@@ -88,7 +88,7 @@ impl Suite {
             // Tiles that some head dims do not have.
             Suite::Bwd => (500, 30),
             // Tiles again, and packed heads without groups.
-            Suite::Fwd => (800, 40),
+            Suite::Fwd => (1200, 40),
             // The lists hold more than a row has to serve: V of another head dim than Q at least.
             Suite::QatFwd => (150, 120),
             Suite::QatBwd => (200, 200),

@@ -21,6 +21,8 @@ struct Shape {
     /// Every switch that the row has room for.
     rich: bool,
     paged: bool,
+    /// Bias, score maximum and sum among them.
+    bias: bool,
 }
 
 fn bshd(name: &str, [b, h, s, d]: [i64; 4]) -> Tensor {
@@ -49,7 +51,7 @@ fn graph(s: Shape) -> Graph {
         options.seq_len_q = Some(ints(&mut g, "seq_len_q", BATCH));
         options.seq_len_kv = Some(ints(&mut g, "seq_len_kv", BATCH));
     }
-    if s.rich && s.s_q > 16 {
+    if s.rich && s.bias {
         // Rule V17: a bias comes without a bottom-right mask.
         options.mask = Mask::causal().window(34).padded();
         options.bias = Some(g.tensor(Tensor::new("bias", [1, heads, s.s_q, s.s_kv]).dtype(DType::F32)));
@@ -93,7 +95,7 @@ pub fn launches_of(row: &Row, graph: &Graph, cc: u32) -> Vec<Launch> {
 
 /// What the sweep compiles of a forward row for one head-dim flavour on one architecture.
 pub fn work(row: &Row, (d_qk, d_v): (i64, i64), cc: u32) -> Vec<Launch> {
-    let plain = Shape { s_q: 512, s_kv: 512, d_qk, d_v, io: DType::BF16, rich: false, paged: false };
+    let plain = Shape { s_q: 512, s_kv: 512, d_qk, d_v, io: DType::BF16, rich: false, paged: false, bias: false };
     // Long enough to be split on every device: decode and combine.
     let token = Shape { s_q: 1, s_kv: 8192, ..plain };
     let rich = |s: Shape| Shape { io: DType::F16, rich: true, ..s };
@@ -105,8 +107,9 @@ pub fn work(row: &Row, (d_qk, d_v): (i64, i64), cc: u32) -> Vec<Launch> {
             all.extend(launches(row, Shape { paged: true, ..rich(token) }, cc));
             all.extend(launches(row, rich(Shape { s_q: 4, s_kv: 64, ..token }), cc));
         } else {
-            all.extend(launches(row, rich(plain), cc));
-            all.extend(launches(row, rich(Shape { s_q: 17, ..plain }), cc));
+            let bias = row.name == "sdpa_fwd_prefill_sm80";
+            all.extend(launches(row, rich(Shape { bias, ..plain }), cc));
+            all.extend(launches(row, rich(Shape { bias, s_q: 17, ..plain }), cc));
         }
     }
     all

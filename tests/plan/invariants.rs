@@ -128,8 +128,9 @@ fn i2_one_family_serves_each_node() {
 }
 
 /// What has been shipped; lines may be added, never changed.
-const IDS: [(u32, &str); 5] = [
+const IDS: [(u32, &str); 6] = [
     (20508, "sdpa_fwd_prefill_sm80"),
+    (20517, "sdpa_fwd_prefill_sm90"),
     (20550, "sdpa_fwd_cpu"),
     (20551, "sdpa_fwd_decode_sm80"),
     (20600, "sdpa_bwd_sm120"),

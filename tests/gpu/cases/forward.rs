@@ -1,7 +1,7 @@
 //! The case list of the forward rows: a product over masks, heads, head dims and types for prefill and for decode, with sizes, layouts
 //! and Stats dealt over it, then the features on top.
 
-use super::{sizes, Case, Fwd, Layout, Lens, Logits, MaskKind, Pages, ScaleKind, StatsKind, DECODE, KV_HEADS, PREFILL};
+use super::{sizes, Case, Fwd, Layout, Lens, Logits, MaskKind, Pages, ScaleKind, StatsKind, DECODE, HOPPER, KV_HEADS, PREFILL};
 use frostgraph::engines::Knob;
 use frostgraph::DType;
 
@@ -261,7 +261,31 @@ fn flavours() -> Vec<Case> {
     all
 }
 
+/// The Hopper row: the prefill cases that it has the features for, then more tiles than multiprocessors (each CTA takes several in turn), long rows
+/// (tiles without a mask, references that lag behind the maximum) and its orders.
+fn hopper(shared: &[Case]) -> Vec<Case> {
+    let takes = |c: &&Case| c.engine == PREFILL && c.bias.is_none() && c.knobs.is_empty() && c.fwd.scale == ScaleKind::Usual;
+    let own = |c: &Case| Case { engine: HOPPER, fwd: Fwd { max_sum: false, ..c.fwd }, ..c.clone() };
+    let mut all: Vec<Case> = shared.iter().filter(takes).map(own).collect();
+    for (n, mask) in MaskKind::ALL.into_iter().enumerate() {
+        for (i, (d_qk, d_v)) in [(64, 64), (128, 128), (192, 128), (256, 256)].into_iter().enumerate() {
+            let (dtype, sched) = (DTYPES[(n + i) % 2], ((n + i) % 3) as i64);
+            let base = Case { engine: HOPPER, d_qk, d_v, dtype, mask, h_kv: KV_HEADS[(n + i) % 3], ..Case::default() };
+            let knobs = vec![(Knob::SchedPolicy, sched)];
+            all.push(Case { b: 7, h_q: 16, h_kv: 4, s_q: 200, s_kv: 300, knobs: knobs.clone(), ..base.clone() });
+            let logits = [Logits::Normal, Logits::Growing, Logits::About(100), Logits::Loud][(n + 2 * i) % 4];
+            // Loud values end bf16's range; f16 has none of them.
+            let dtype = if logits == Logits::Loud { DType::BF16 } else { dtype };
+            all.push(Case { b: 1, s_q: 700, s_kv: 1100, dtype, knobs, fwd: Fwd { logits, ..Fwd::default() }, ..base });
+        }
+    }
+    all
+}
+
 /// The list, in a fixed order: a new group goes behind the others, because numbers are how a case is named.
 pub fn all() -> Vec<Case> {
-    [product(), lengths(), tails(), features(), paged(), knobs(), flavours()].concat()
+    let mut all = [product(), lengths(), tails(), features(), paged(), knobs(), flavours()].concat();
+    let own = hopper(&all);
+    all.extend(own);
+    all
 }

@@ -11,6 +11,7 @@ use frostgraph::DType;
 pub const BWD: &str = "sdpa_bwd_sm120";
 pub const PREFILL: &str = "sdpa_fwd_prefill_sm80";
 pub const DECODE: &str = "sdpa_fwd_decode_sm80";
+pub const HOPPER: &str = "sdpa_fwd_prefill_sm90";
 pub const QAT_FWD: &str = "nvfp4_qat_fwd_sm120";
 pub const QAT_BWD: &str = "nvfp4_qat_bwd_sm120";
 

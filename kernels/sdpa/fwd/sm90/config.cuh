@@ -1,0 +1,113 @@
+// Defines -> constants of the wgmma forward kernel, its shared-memory map, and which tile a CTA works on.
+#pragma once
+#include "common/hopper.cuh"
+#include "common/wgmma.cuh"
+#include "sdpa/fwd/mma/geometry.cuh"
+
+#if !defined(FG_BF16) || !defined(FG_D_QK) || !defined(FG_D_V) || !defined(FG_KV_TILE) || !defined(FG_MATH_GROUPS) || !defined(FG_STAGES)
+#error "prefill.cu needs FG_BF16, FG_D_QK, FG_D_V, FG_KV_TILE, FG_MATH_GROUPS, FG_STAGES"
+#endif
+#if !defined(FG_CAUSAL) || !defined(FG_WINDOW)
+#error "prefill.cu needs FG_CAUSAL, FG_WINDOW"
+#endif
+
+namespace fg {
+
+constexpr int BF16 = FG_BF16;
+constexpr int DQK = FG_D_QK, DV = FG_D_V, TK = FG_KV_TILE, GROUPS = FG_MATH_GROUPS, STAGES = FG_STAGES;
+constexpr int TQ = 64 * GROUPS;           // query rows of a CTA, 64 a math warpgroup
+constexpr int CH = 64;                    // columns of a 128-byte row: every tile is chunks of [rows][64]
+constexpr int MATH = 128 * GROUPS, THREADS = 128 + MATH;
+// The pool that setmaxnreg deals out is what __launch_bounds__ granted: 3 * 168 = 504 = 24 + 2 * 240, 4 * 128 = 512 = 32 + 3 * 160.
+constexpr int MATH_REGS = GROUPS == 2 ? 240 : 160, LOAD_REGS = GROUPS == 2 ? 24 : 32;
+constexpr int S_REGS = TK / 2, O_REGS = DV / 2, P_REGS = TK / 4;
+
+static_assert(GROUPS == 2 || GROUPS == 3, "math warpgroups");
+static_assert(DQK % 64 == 0 && DV % 64 == 0 && DQK <= 256 && DV <= 256, "head dims come in chunks of 64 columns");
+static_assert(TK % 16 == 0 && TK <= 256, "kv tile");
+
+// ---- shared memory: Q [group][chunk][64][64], K and V rings [stage][chunk][TK][64], barriers ----
+constexpr u32 Q_BYTES = 64 * DQK * 2, K_BYTES = TK * DQK * 2, V_BYTES = TK * DV * 2;
+constexpr u32 OFF_Q = 0, OFF_K = OFF_Q + GROUPS * Q_BYTES, OFF_V = OFF_K + STAGES * K_BYTES, OFF_BAR = OFF_V + STAGES * V_BYTES;
+constexpr u32 BAR_Q_FULL = OFF_BAR, BAR_Q_FREE = BAR_Q_FULL + 8 * GROUPS, BAR_K_FULL = BAR_Q_FREE + 8 * GROUPS,
+              BAR_K_FREE = BAR_K_FULL + 8 * STAGES, BAR_V_FULL = BAR_K_FREE + 8 * STAGES, BAR_V_FREE = BAR_V_FULL + 8 * STAGES;
+constexpr u32 SMEM_BYTES = OFF_BAR + 8 * (2 * GROUPS + 4 * STAGES);
+static_assert(SMEM_BYTES <= 232448, "shared memory of sm_90");
+constexpr u32 NB_OWN = 1;  // named barriers from here: one of each math warpgroup's own (0 is __syncthreads)
+
+// Keys that rows [row, row + rows) see.
+struct Span {
+  i32 k_lo, k_hi;        // keys that some row keeps
+  i32 n_lo, n_hi;        // their kv tiles [lo, hi), walked downwards; hi = lo when there are none
+  i32 full_lo, full_hi;  // tiles in [lo, hi) that every row keeps whole: no mask there
+};
+FG_DEV Span make_span(const Band& band, i32 row, i32 rows, i32 len_q, i32 len_kv) {
+  Span s;
+  const i32 first = row + band.diag, last = min2(row + rows, len_q) - 1 + band.diag;
+  s.k_lo = FG_WINDOW ? min2(len_kv, max2(0, first - band.left)) : 0;
+  s.k_hi = FG_CAUSAL ? min2(len_kv, last + band.right + 1) : len_kv;
+  if (row >= len_q || s.k_hi < s.k_lo) s.k_hi = s.k_lo;
+  s.n_lo = s.k_lo / TK;
+  s.n_hi = s.k_hi > s.k_lo ? ceil_div(s.k_hi, TK) : s.n_lo;
+  // Whole tiles between the last row's left bound and the first row's right bound.
+  s.full_hi = max2(0, FG_CAUSAL ? min2(len_kv, first + band.right + 1) : len_kv) / TK;
+  s.full_lo = FG_WINDOW ? ceil_div(max2(0, last - band.left), TK) : 0;
+  return s;
+}
+
+// The CTA's tile in the order of the grid. Everything is uniform over the CTA.
+struct Work {
+  i32 b, h, h_kv, row0;   // row0: first query row
+  i32 len_q, len_kv;
+  Band band;
+  Span keys;              // of all the CTA's rows: what is loaded
+};
+
+// What a launch may have or not. These cost a few instructions a tile, so they are no switches of the compiler: 4 head dims x 2 types x 4 masks is all
+// that is ever compiled.
+struct Form {
+  bool thd, wide, totals, stats_log2, longest_first;
+  FG_DEV explicit Form(i32 bits) : thd(bits & 1), wide(bits & 2), totals(bits & 4), stats_log2(bits & 8), longest_first(bits & 16) {}
+  FG_DEV i32 length(const i32* lens, i32 b, i32 s_max) const { return totals ? seq_len<1>(lens, b, s_max) : seq_len<0>(lens, b, s_max); }
+  FG_DEV i64 offset(const void* rag, i32 b, i64 mul) const { return wide ? ragged_offset<1>(rag, b, mul) : ragged_offset<0>(rag, b, mul); }
+  // First element of a sequence on an output.
+  FG_DEV i64 origin(const void* rag, i64 mul, i32 b, i64 sb) const { return thd ? offset(rag, b, mul) : (i64)b * sb; }
+  // First token of a packed sequence on an input.
+  FG_DEV i32 token(const void* rag, i64 mul, i32 b, i64 ss) const { return thd ? (i32)(offset(rag, b, mul) / ss) : 0; }
+};
+
+// Tiles of a launch, in an order: query tiles of a head ascending, head after head; or longest first: in sections of `section` (batch, head)s the last
+// query tiles (the longest with a causal mask) of all its heads first.
+FG_DEV Work make_work(const Form& form, u32 index, i32 s_q, i32 s_kv, i32 batch, i32 heads_q, i32 group, i32 section, const i32* seq_q,
+                      const i32* seq_kv, i32 bottom_right, i32 left, i32 right) {
+  const u32 tiles = (u32)ceil_div(s_q, TQ);
+  u32 bh, t;
+  if (!form.longest_first) {
+    bh = index / tiles;
+    t = index - bh * tiles;
+  } else {
+    const u32 all = (u32)(batch * heads_q), first = index / (tiles * (u32)section) * (u32)section, n = min2((u32)section, all - first);
+    const u32 r = index - first * tiles;
+    t = r / n;
+    bh = first + (r - t * n);
+    t = tiles - 1 - t;
+  }
+  Work w;
+  w.b = (i32)(bh / (u32)heads_q);
+  w.h = (i32)(bh - (u32)w.b * (u32)heads_q);
+  w.h_kv = w.h / group;
+  w.row0 = (i32)t * TQ;
+  w.len_q = form.length(seq_q, w.b, s_q);
+  w.len_kv = form.length(seq_kv, w.b, s_kv);
+  w.band = make_band(bottom_right, w.len_q, w.len_kv, left, right);
+  w.keys = make_span(w.band, w.row0, TQ, w.len_q, w.len_kv);
+  return w;
+}
+
+// Round r of CTA c of g: forwards and backwards in turn, so that with tiles in descending order of length no CTA gets the longer one each time.
+FG_DEV u32 nth_tile(const Form& form, u32 r) {
+  const u32 g = gridDim.x, c = blockIdx.x;
+  return r * g + ((form.longest_first && (r & 1)) ? g - 1 - c : c);
+}
+
+}  // namespace fg
