@@ -8,6 +8,7 @@ const FILES: &[(&str, &str)] = &[
     ("h200-sdpa_bwd.json", include_str!("evidence/h200-sdpa_bwd.json")),
     ("h200-sdpa_fwd.json", include_str!("evidence/h200-sdpa_fwd.json")),
     ("h200-sdpa_fwd_part.json", include_str!("evidence/h200-sdpa_fwd_part.json")),
+    ("h200-sdpa_fwd_sdpa_fwd_prefill_sm90.json", include_str!("evidence/h200-sdpa_fwd_sdpa_fwd_prefill_sm90.json")),
 ];
 
 /// One engine and feature group of one run. Written by the GPU test program, never by hand.

@@ -2,7 +2,7 @@
 
 use super::{failed, faults, fifty_runs, life, must, once, replays, Special};
 use crate::build::{graph, K, O, Q, STATS};
-use crate::cases::{Case, Fwd, Lens, Logits, MaskKind, Pages, StatsKind, BWD, DECODE, PREFILL};
+use crate::cases::{Case, Fwd, Lens, Logits, MaskKind, Pages, StatsKind, BWD, DECODE, HOPPER, PREFILL};
 use crate::far::Far;
 use crate::judge::judge;
 use crate::problem::{port_of, prepare};
@@ -54,10 +54,23 @@ pub const ALL: &[Special] = &[
     ("packed sequences 2^31 elements apart (reports 26 and 31)", |g, s| far(g, s, PREFILL, Far::Sequences(1 << 18))),
     ("packed sequences above 2^32 elements apart (reports 26 and 31)", |g, s| far(g, s, PREFILL, Far::Sequences((1 << 19) + 5))),
     ("pages 2^30 elements apart (report 30)", |g, s| far(g, s, DECODE, Far::Pages((1 << 30) + (1 << 10)))),
+    ("capture, replay with other lengths and newly dead rows: Hopper", capture_hopper),
+    ("50 runs, idle and beside a busy stream: Hopper", |g, s| fifty_runs(g, &[64, 128, 256].map(|d| hopper(big(d))), s)),
+    ("misaligned operands are typed errors (report 45): Hopper", |g, s| faults::misaligned(g, &hopper(prefill()), [Q, K, O], s)),
+    ("batch offset above 2^32 elements (rule S7): Hopper", |g, s| far(g, s, HOPPER, Far::Batches(5, (1 << 30) + (1 << 10)))),
+    ("token stride of 8e8 elements (report 23): Hopper", |g, s| far(g, s, HOPPER, Far::Tokens(800_000_000))),
+    ("packed sequences above 2^32 elements apart (reports 26 and 31): Hopper", |g, s| {
+        far(g, s, HOPPER, Far::Sequences((1 << 19) + 5))
+    }),
 ];
 
 fn prefill() -> Case {
     Case { h_kv: 2, mask: MaskKind::Causal, ..Case::plain(PREFILL) }
+}
+
+/// The same problem for the Hopper row, which has no score outputs.
+fn hopper(case: Case) -> Case {
+    Case { engine: HOPPER, fwd: Fwd { max_sum: false, ..case.fwd }, ..case }
 }
 
 fn decode() -> Case {
@@ -83,6 +96,8 @@ pub fn samples() -> Vec<Case> {
         decode(),
         split(4),
         big(128),
+        hopper(big(128)),
+        hopper(prefill()),
         padded(Case { fwd: paged, ..split(8) }, &[3, 3], &[700, 700]),
         padded(Case { s_kv: 401, h_kv: 8, ..split(1) }, &[3], &[400]),
         padded(Case { mask: MaskKind::CausalBottomRight, s_q: 256, s_kv: 64, ..prefill() }, &[256, 256], &[64, 0]),
@@ -100,11 +115,19 @@ fn padded(base: Case, q: &[i64], kv: &[i64]) -> Case {
     Case { b: q.len() as i64, lens: Lens::Padded { q: q.to_vec(), kv: kv.to_vec() }, ..base }
 }
 
-/// Lengths fall, so rows past them die and rows that saw keys see none; then they rise again.
 fn capture_prefill(gpu: &Gpu, seed: u64) -> Result<()> {
+    capture(gpu, seed, |case| case)
+}
+
+fn capture_hopper(gpu: &Gpu, seed: u64) -> Result<()> {
+    capture(gpu, seed, hopper)
+}
+
+/// Lengths fall, so rows past them die and rows that saw keys see none; then they rise again.
+fn capture(gpu: &Gpu, seed: u64, of_row: impl Fn(Case) -> Case) -> Result<()> {
     for cu in [false, true] {
         let fwd = Fwd { cu, max_sum: true, ..Fwd::default() };
-        let base = Case { mask: MaskKind::CausalBottomRight, fwd, ..prefill() };
+        let base = of_row(Case { mask: MaskKind::CausalBottomRight, fwd, ..prefill() });
         let at = |q: &[i64], kv: &[i64]| padded(base.clone(), q, kv);
         let lens =
             [at(&[130, 130], &[130, 130]), at(&[130, 77], &[130, 40]), at(&[130, 1], &[40, 0]), at(&[129, 130], &[1, 130])];
