@@ -198,6 +198,30 @@ fn experts_empty_alone_all_in_one_and_ending_early() {
     }
 }
 
+/// The most experts that there may be, nearly all without rows.
+#[test]
+fn a_thousand_and_twenty_four_experts() {
+    let ends = (0..1024).map(|e| if e < 300 { 0 } else { 256 * (1 + i32::from(e >= 1000)) }).collect();
+    run(&Case { n: 32, k: 32, ends, discrete_col_sfd: true, ..Case::default() }, 15);
+}
+
+/// The same weights give the same bits wherever they lie: the pool's offsets point at the dense tensor's slices.
+#[test]
+fn pooled_and_dense_weights_give_equal_bits() {
+    for base in [Case::default(), Case::nvfp4()] {
+        let (dense, pool) = (base.clone(), Case { weights: Weights::Pool, ..base });
+        let mut inputs = pool.inputs(16);
+        for uid in [6, 7] {
+            // Tests' pools list the experts backwards; here forwards.
+            let list = inputs.get_mut(&uid).expect("offsets");
+            let mut forward: Vec<[u8; 8]> = list.chunks_exact(8).map(|c| c.try_into().expect("eight bytes")).collect();
+            forward.reverse();
+            *list = forward.concat();
+        }
+        assert_eq!(pool.run(&inputs).expect("a run"), dense.run(&inputs).expect("a run"));
+    }
+}
+
 /// K and N that end inside a scale block, a scale atom and a tile.
 #[test]
 fn ragged_edges_of_k_and_n() {
