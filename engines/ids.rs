@@ -67,6 +67,7 @@ mod tests {
             (20550, "sdpa_fwd_cpu"),
             (20551, "sdpa_fwd_decode_sm80"),
             (20600, "sdpa_bwd_sm120"),
+            (20617, "sdpa_bwd_sm90"),
             (20650, "sdpa_bwd_cpu"),
             (20700, "nvfp4_qat_fwd_sm120"),
             (20750, "nvfp4_qat_fwd_cpu"),

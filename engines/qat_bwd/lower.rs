@@ -108,11 +108,12 @@ pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result
     };
     let Plan { choice, copies, regions, rows, mut launches } = plan;
     let inputs = Inputs::Copies(copies);
-    let mut chain = Chain { f, choice, inputs, regions, scale, ws_rows: rows, thd: false, steps: Vec::new() };
+    let total_rows = f.b * f.h_q * rows;
+    let mut chain = Chain { f, choice, inputs, regions, scale, ws_rows: rows, total_rows, thd: false, steps: Vec::new() };
     prep(&mut chain, copies);
     chain.main();
     if f.h_q != f.h_kv {
-        chain.reduce();
+        chain.reduce(1);
     }
     chain.cvt();
     launches.steps = chain.steps;

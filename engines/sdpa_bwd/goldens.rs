@@ -63,7 +63,69 @@ pub(super) fn cases() -> Vec<Golden> {
     ]
 }
 
+fn row(name: &str) -> &'static crate::Row {
+    rows::ROWS.iter().find(|r| r.name == name).expect("the row")
+}
+
+pub(super) fn sm90() -> &'static crate::Row {
+    row(rows::SM90_NAME)
+}
+
+pub(super) fn sm120() -> &'static crate::Row {
+    row("sdpa_bwd_sm120")
+}
+
+pub(super) fn sm90_cases() -> Vec<Golden> {
+    let none = Knobs::NONE;
+    let case = Case::default();
+    vec![
+        ("sm90_dense_d64", "sm_90", Case { s_q: 512, s_kv: 512, d_qk: 64, d_v: 64, ..case.clone() }, none.clone()),
+        (
+            "sm90_gqa_causal_deterministic_d128",
+            "sm_90",
+            Case { h_kv: 2, right: Some(0), bottom_right: true, deterministic: true, ..case.clone() },
+            none.clone(),
+        ),
+        (
+            "sm90_long_gqa_window_f16_d64",
+            "sm_90",
+            Case {
+                s_q: 32_768,
+                s_kv: 32_768,
+                h_kv: 2,
+                left: Some(63),
+                right: Some(0),
+                d_qk: 64,
+                d_v: 64,
+                dtype: DType::F16,
+                ..case.clone()
+            },
+            none.clone(),
+        ),
+        (
+            "sm90_packed_gqa_i64_sink_96_40",
+            "sm_90",
+            Case {
+                h_kv: 4,
+                right: Some(0),
+                thd: Some(DType::I64),
+                token_major_stats: true,
+                totals: Some((350, 500)),
+                dsink: true,
+                sink: true,
+                d_qk: 96,
+                d_v: 40,
+                ..case.clone()
+            },
+            none.clone(),
+        ),
+        ("sm90_padded_192_128", "sm_90", Case { padded: true, d_qk: 192, d_v: 128, ..case }, none),
+    ]
+}
+
 #[test]
 fn launch_plans_match_their_goldens() {
-    goldens::check("sdpa_bwd", cases().iter().map(|g| (&rows::ROWS[0], g)), super::mismatch);
+    let (portable, hopper) = (cases(), sm90_cases());
+    let all = portable.iter().map(|g| (sm120(), g)).chain(hopper.iter().map(|g| (sm90(), g)));
+    goldens::check("sdpa_bwd", all, super::mismatch);
 }

@@ -35,7 +35,8 @@ struct Measured {
 /// Two sides of something.
 type Pair = (i64, i64);
 
-/// One plan for each eligible row, in row order, with the tiles that its lowering would pick (facts §4.7). The device of the
+/// One plan for each eligible row, in row order, with the tiles that its lowering would pick (facts §4.7). The wgmma row stands first: it was measured
+/// faster wherever it serves (`kernels/sdpa/bwd/sm90/README.md`), and its caps name the one architecture of those measurements. The device of the
 /// measurements leads with the measured larger tiles; `FALLBACK` is the table alone.
 pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mode) -> Vec<Candidate> {
     let Facts::Sdpa(f) = facts else { return Vec::new() };
@@ -106,7 +107,21 @@ mod tests {
                     "sm_{cc} {mode:?}"
                 );
             }
-            assert_eq!(ranked(&Case::default(), cc, Mode::Fallback).len(), 1);
+            let portable = ranked(&Case::default(), cc, Mode::Fallback);
+            assert_eq!(portable.iter().filter(|p| p.starts_with("20600")).count(), 1);
+        }
+    }
+
+    /// On Hopper the wgmma row leads where it serves; nowhere else is it offered.
+    #[test]
+    fn wgmma_leads_on_hopper() {
+        for mode in MODES {
+            assert_eq!(ranked(&Case::default(), 90, mode).first().map(String::as_str), Some("20617"), "{mode:?}");
+            let wide = Case { d_qk: 256, d_v: 256, ..Case::default() };
+            assert!(!ranked(&wide, 90, mode).contains(&"20617".to_string()));
+            for cc in [100, 103, 110, 120, 121] {
+                assert!(!ranked(&Case::default(), cc, mode).contains(&"20617".to_string()), "sm_{cc}");
+            }
         }
     }
 

@@ -18,9 +18,9 @@ pub(crate) struct Kernel(pub(crate) &'static str, pub(crate) &'static str, pub(c
 
 pub(crate) const CVT: Kernel = Kernel("cvt", "sdpa/bwd/mma/cvt.cu", "fg_sdpa_bwd_cvt");
 const DBIAS_CVT: Kernel = Kernel("dbias_cvt", "sdpa/bwd/mma/dbias_cvt.cu", "fg_sdpa_bwd_dbias_cvt");
-const DOT: Kernel = Kernel("dot", "sdpa/bwd/mma/dot.cu", "fg_sdpa_bwd_dot");
+pub(crate) const DOT: Kernel = Kernel("dot", "sdpa/bwd/mma/dot.cu", "fg_sdpa_bwd_dot");
 const DQ2K: Kernel = Kernel("dq2k", "sdpa/bwd/mma/dq2k.cu", "fg_sdpa_bwd_dq2k");
-const DSINK: Kernel = Kernel("dsink", "sdpa/bwd/mma/dsink.cu", "fg_sdpa_bwd_dsink");
+pub(crate) const DSINK: Kernel = Kernel("dsink", "sdpa/bwd/mma/dsink.cu", "fg_sdpa_bwd_dsink");
 const MAIN: Kernel = Kernel("main", "sdpa/bwd/mma/main.cu", "fg_sdpa_bwd_main");
 /// The same pass over quantised copies, with P fake-quantised where it feeds dV.
 pub(crate) const QAT_MAIN: Kernel = Kernel("main", "qat/bwd/mma/main.cu", "fg_sdpa_bwd_main");
@@ -48,7 +48,9 @@ pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result
     let regions = workspace::carve(f, &choice.config, choice.route, &mut plan).ok_or_else(overflow)?;
     let ws_rows = workspace::ws_rows(f).ok_or_else(overflow)?;
     let inputs = Inputs::Tensors;
-    let mut chain = Chain { f, choice, inputs, regions, scale, ws_rows, thd: f.features.has(Feature::Thd), steps: Vec::new() };
+    let total_rows = workspace::ws_total_rows(f).ok_or_else(overflow)?;
+    let thd = f.features.has(Feature::Thd);
+    let mut chain = Chain { f, choice, inputs, regions, scale, ws_rows, total_rows, thd, steps: Vec::new() };
     if f.ports.dbias.is_some() {
         chain.zero();
     }
@@ -58,7 +60,7 @@ pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result
         chain.dq2k();
     }
     if f.h_q != f.h_kv {
-        chain.reduce();
+        chain.reduce(1);
     }
     if choice.route != Route::TwoKernel {
         chain.cvt();
@@ -89,7 +91,9 @@ pub(crate) struct Chain<'a> {
     pub(crate) inputs: Inputs,
     pub(crate) regions: Regions,
     pub(crate) scale: f32,
+    /// Rows of delta and dq_accum for each head, and in all.
     pub(crate) ws_rows: i64,
+    pub(crate) total_rows: i64,
     pub(crate) thd: bool,
     pub(crate) steps: Vec<Step>,
 }
@@ -121,7 +125,7 @@ impl Chain<'_> {
         }));
     }
 
-    fn bf16(&self) -> i64 {
+    pub(crate) fn bf16(&self) -> i64 {
         i64::from(self.f.dtype == DType::BF16)
     }
 
@@ -129,7 +133,7 @@ impl Chain<'_> {
         i64::from(self.f.ports.seq_len_kv.is_some())
     }
 
-    fn ragged_i64(&self) -> i64 {
+    pub(crate) fn ragged_i64(&self) -> i64 {
         let q = self.f.ports.q.as_ref().and_then(|p| p.ragged);
         i64::from(self.thd && q.is_some_and(|r| r.dtype == DType::I64))
     }
@@ -151,29 +155,29 @@ impl Chain<'_> {
         }
     }
 
-    fn rag(&self, p: &Option<Port>) -> Arg {
+    pub(crate) fn rag(&self, p: &Option<Port>) -> Arg {
         match p.as_ref().and_then(|p| p.ragged).filter(|_| self.thd) {
             Some(r) => Arg::Ptr(Base::Tensor(r.uid)),
             None => Arg::Null,
         }
     }
 
-    fn mul(&self, p: &Option<Port>) -> i64 {
+    pub(crate) fn mul(&self, p: &Option<Port>) -> i64 {
         p.as_ref().and_then(|p| p.ragged).filter(|_| self.thd).map_or(0, |r| r.multiplier)
     }
 
     /// Token stride of a packed operand; 0 where the variant does not read it.
-    fn token_stride(&self, p: &Option<Port>) -> i64 {
+    pub(crate) fn token_stride(&self, p: &Option<Port>) -> i64 {
         p.as_ref().filter(|_| self.thd).map_or(0, |p| p.stride[2])
     }
 
-    fn bounds(&self, p: &mut Params) {
+    pub(crate) fn bounds(&self, p: &mut Params) {
         p.i32("window_left", narrow(self.f.mask.left.unwrap_or(0)));
         p.i32("window_right", narrow(self.f.mask.right.unwrap_or(0)));
         p.i32("bottom_right", i32::from(self.f.mask.bottom_right));
     }
 
-    fn mask_defines(&self) -> [(&'static str, i64); 2] {
+    pub(crate) fn mask_defines(&self) -> [(&'static str, i64); 2] {
         [("FG_CAUSAL", i64::from(self.f.mask.right.is_some())), ("FG_WINDOW", i64::from(self.f.mask.left.is_some()))]
     }
 
@@ -198,11 +202,10 @@ impl Chain<'_> {
         self.launch(ZERO, &[], grid, (256, 0), p);
     }
 
-    fn dot(&mut self) {
+    pub(crate) fn dot(&mut self) {
         let f = self.f;
         let (o, d_o, q) = (&f.ports.o, &f.ports.d_o, &f.ports.q);
-        let rows = workspace::ws_total_rows(f).unwrap_or(0);
-        let accum = if self.regions.dq_accum.is_some() { rows * self.choice.config.d_qk } else { 0 };
+        let accum = if self.regions.dq_accum.is_some() { self.total_rows * self.choice.config.d_qk } else { 0 };
         let turns = if self.choice.route == Route::Relay { f.b * f.h_q * ceil_div(f.s_q, 32) } else { 0 };
         let mut p = Params::default();
         p.push("o", ptr(o));
@@ -400,7 +403,8 @@ impl Chain<'_> {
         self.launch(DQ2K, &defines, grid, (block, dq2k_smem(c.d_qk)), p);
     }
 
-    pub(crate) fn reduce(&mut self) {
+    /// `heads`: query heads that main summed into each partial.
+    pub(crate) fn reduce(&mut self, heads: i64) {
         let (f, c, ports) = (self.f, self.choice.config, &self.f.ports);
         let mut p = Params::default();
         p.push("dk_ws", self.region(self.regions.dk));
@@ -419,8 +423,8 @@ impl Chain<'_> {
         p.strides(["dv_sb", "dv_sh", "dv_ss"], &ports.dv);
         p.sizes(&[
             ("batch", f.b),
-            ("heads_q", f.h_q),
-            ("group", f.h_q / f.h_kv),
+            ("heads_q", f.h_q / heads),
+            ("group", f.h_q / f.h_kv / heads),
             ("s_kv", f.s_kv),
             ("d_qk", f.d_qk),
             ("d_v", f.d_v),
@@ -479,7 +483,7 @@ impl Chain<'_> {
         self.launch(DBIAS_CVT, &defines, grid, (256, 0), p);
     }
 
-    fn dsink(&mut self) {
+    pub(crate) fn dsink(&mut self) {
         let (f, ports) = (self.f, &self.f.ports);
         let mut p = Params::default();
         p.push("lse", ptr(&ports.stats));

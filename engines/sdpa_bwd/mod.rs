@@ -8,12 +8,15 @@ pub mod heuristics;
 pub(crate) mod lower;
 pub mod rows;
 pub mod rules;
+mod sm90;
 pub mod workspace;
 
 #[cfg(test)]
 mod abi_tests;
 #[cfg(test)]
 mod goldens;
+#[cfg(test)]
+mod sm90_tests;
 #[cfg(test)]
 mod tests;
 

@@ -4,7 +4,7 @@ use crate::caps::{HeadDims, KnobDomain, LayoutRule};
 use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Knob, Maturity, Row, SdpaCaps};
 
 /// Every backward row.
-pub static ROWS: &[Row] = &[SM120, CPU];
+pub static ROWS: &[Row] = &[SM90, SM120, CPU];
 
 const fn square(d: i64) -> (i64, i64) {
     (d, d)
@@ -53,6 +53,47 @@ const SM120: Row = Row {
     sources: super::lower::SOURCES,
     extra: super::rules::extra,
     lower: |facts, knobs, target| super::lower::lower(&SM120, facts, knobs, target),
+};
+
+/// Name of the wgmma row.
+pub const SM90_NAME: &str = "sdpa_bwd_sm90";
+
+/// The same chain on wgmma: Hopper alone has it.
+const SM90: Row = Row {
+    id: 20617,
+    name: SM90_NAME,
+    maturity: Maturity::OptIn,
+    caps: Caps::Sdpa(SdpaCaps {
+        arch: Arch::Sm { lo: 90, hi: 90 },
+        dtypes: &[DType::F16, DType::BF16],
+        head_dims: HeadDims { native: &[square(64), square(128), (192, 128)], pad_multiple: 8, dqk_ge_dv: true },
+        layout: LayoutRule::DenseFlex,
+        aligned_16: true,
+        features: FeatureSet::of(&[
+            F::Deterministic,
+            F::DSink,
+            F::Causal,
+            F::RightBand,
+            F::BottomRight,
+            F::Window,
+            F::Padding,
+            F::Sink,
+            F::Thd,
+            F::StridedStats,
+            F::Gqa,
+            F::Decode,
+            F::UnequalHeadDims,
+        ]),
+        thd_needs_totals: false,
+    }),
+    knobs: &[],
+    note: Some(
+        "wgmma; dQ of a deterministic graph is added in key-tile order, with a workspace linear in tokens. Packed operands: one width of ragged \
+         offsets, and every sequence ends at or before max_total_seq_len (B·S where undeclared).",
+    ),
+    sources: super::sm90::SOURCES,
+    extra: super::sm90::extra,
+    lower: |facts, knobs, target| super::sm90::lower(&SM90, facts, knobs, target),
 };
 
 const CPU: Row = Row {

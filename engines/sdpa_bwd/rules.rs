@@ -28,9 +28,7 @@ pub fn extra(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option
 /// Configuration and route, or the first rule that refuses: masks, lengths and packing, bias, sink, index limits, resources.
 pub fn choose(row: &Row, f: &SdpaFacts, knobs: &Knobs, target: &Target) -> Result<Choice, Decline> {
     let refuse = |(code, fact, reason): config::Refusal| row.decline(code, fact, reason);
-    for rule in [mask, lengths, packing, bias, sink, index_limits] {
-        rule(f).map_or(Ok(()), |r| Err(refuse(r)))?;
-    }
+    graph_rules(f).map_err(refuse)?;
     let Target::Cuda { smem_optin, total_memory, .. } = target else {
         return Err(row.decline(Code::Arch, "device=cpu", "the device is cpu; this row serves CUDA devices"));
     };
@@ -53,6 +51,11 @@ pub fn choose(row: &Row, f: &SdpaFacts, knobs: &Knobs, target: &Target) -> Resul
             "the workspace size leaves 64 bits; this row serves sizes that fit",
         )),
     }
+}
+
+/// What no CUDA row of this family serves: its kernels share these limits.
+pub(super) fn graph_rules(f: &SdpaFacts) -> Result<(), config::Refusal> {
+    [mask, lengths, packing, bias, sink, index_limits].into_iter().find_map(|rule| rule(f)).map_or(Ok(()), Err)
 }
 
 pub(crate) fn mask(f: &SdpaFacts) -> Option<config::Refusal> {

@@ -1,14 +1,11 @@
 //! The SM120 chain as data: routes, workspace, declines, launches.
 
+use super::goldens::sm120;
 use super::workspace::{scratch_workspace_bytes, Route};
-use super::{config, rows, rules, workspace};
+use super::{config, rules, workspace};
 use crate::sdpa::testing::{Case, Order};
 use crate::sdpa::{Direction, SdpaFacts};
-use crate::{Arg, Base, DType, DeclineCode as Code, Facts, Feature, Knob, Knobs, LaunchPlan, Row, Step, Target};
-
-fn sm120() -> &'static Row {
-    &rows::ROWS[0]
-}
+use crate::{Arg, Base, DType, DeclineCode as Code, Facts, Feature, Knob, Knobs, LaunchPlan, Step, Target};
 
 fn target(cc: u32) -> Target {
     Target::describe(cc).expect("a known device")

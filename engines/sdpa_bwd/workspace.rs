@@ -46,7 +46,7 @@ pub struct Regions {
 }
 
 /// `x` rounded up to a multiple of `to`; `None` on overflow.
-fn round_up(x: i64, to: i64) -> Option<i64> {
+pub(super) fn round_up(x: i64, to: i64) -> Option<i64> {
     u64::try_from(x).ok()?.checked_next_multiple_of(to as u64).and_then(|r| i64::try_from(r).ok())
 }
 

@@ -2,7 +2,7 @@
 //! NaN, the wrapped places included, so a narrowed read poisons the result and a narrowed write is seen.
 
 use crate::build::{graph, offsets, DK, DQ, DV, D_O, K, O, Q, RAG_KV, RAG_Q, STATS, V};
-use crate::cases::{Case, Fwd, Lens, MaskKind, Pages, BWD, DECODE};
+use crate::cases::{Case, Fwd, Lens, MaskKind, Pages, BWD, BWD_SM90, DECODE};
 use crate::judge::judge;
 use crate::problem::{ints, port_of, prepare, Prepared, POISON};
 use crate::rng::Rng;
@@ -132,7 +132,7 @@ pub fn problems(engine: &'static str) -> Vec<Far> {
     let mut list = vec![Far::Batches(2, (1 << 31) + (1 << 10)), Far::Batches(5, (1 << 30) + (1 << 10)), Far::Tokens(800_000_000)];
     match engine {
         // Two entries of nine tensors would not fit a device of 139 GiB.
-        BWD => {}
+        BWD | BWD_SM90 => {}
         DECODE => list.extend([Far::Batches(2, (1 << 32) + (1 << 10)), Far::Pages((1 << 30) + (1 << 10))]),
         _ => list.extend([Far::Batches(2, (1 << 32) + (1 << 10)), Far::Sequences(1 << 18), Far::Sequences((1 << 19) + 5)]),
     }

@@ -1,7 +1,7 @@
 //! Runs a selection of a suite on the GPU, prints what came of it, writes the evidence.
 
 use crate::args::Args;
-use crate::cases::{Case, Lens, Logits, MaskKind, ScaleKind, BWD, HOPPER, PREFILL, QAT_BWD, QAT_FWD};
+use crate::cases::{Case, Lens, Logits, MaskKind, ScaleKind, BWD, BWD_SM90, HOPPER, PREFILL, QAT_BWD, QAT_FWD};
 use crate::suite::{Listing, Suite};
 use crate::work::{self, Item, Tally, Verdict};
 use crate::{evidence, rng};
@@ -40,6 +40,8 @@ fn group(case: &Case) -> String {
     let kind = match case.engine {
         BWD if case.deterministic => "backward, deterministic",
         BWD => "backward, default",
+        BWD_SM90 if case.deterministic => "backward on wgmma, deterministic",
+        BWD_SM90 => "backward on wgmma, default",
         PREFILL => "prefill",
         HOPPER => "prefill on Hopper",
         QAT_FWD => "NVFP4 QAT forward",

@@ -1,6 +1,6 @@
 //! The suites: a case list, its specials, and what the list must show before any GPU is asked.
 
-use crate::cases::{backward, forward, qat, Case, BWD, DECODE, HOPPER, PREFILL, QAT_BWD, QAT_FWD};
+use crate::cases::{backward, forward, qat, Case, BWD, BWD_SM90, DECODE, HOPPER, PREFILL, QAT_BWD, QAT_FWD};
 use crate::plan::{plan, Planned};
 use crate::special::{self, Special};
 use crate::{evidence, far};
@@ -70,7 +70,7 @@ impl Suite {
     /// Rows under test.
     pub fn engines(self) -> &'static [&'static str] {
         match self {
-            Suite::Bwd => &[BWD],
+            Suite::Bwd => &[BWD, BWD_SM90],
             Suite::Fwd => &[PREFILL, DECODE, HOPPER],
             Suite::QatFwd => &[QAT_FWD],
             Suite::QatBwd => &[QAT_BWD],

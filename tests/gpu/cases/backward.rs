@@ -1,7 +1,7 @@
 //! The case list of the backward: every mask × {MHA, GQA, MQA} × head dims × {bf16, f16} × {default, deterministic}, ragged sizes
 //! dealt over it, then the features on top.
 
-use super::{sizes, Case, Layout, Lens, MaskKind, KV_HEADS};
+use super::{sizes, Case, Layout, Lens, MaskKind, BWD_SM90, KV_HEADS};
 use frostgraph::engines::Knob;
 use frostgraph::DType;
 
@@ -77,9 +77,30 @@ fn featured() -> Vec<Case> {
     all
 }
 
-/// The list, in a fixed order.
+/// The Hopper row: the cases that it has features and head dims for, then long rows (many tiles a block, tiles without an edge) and groups of heads
+/// that one block sums.
+fn sm90(shared: &[Case]) -> Vec<Case> {
+    let packed = |c: &Case| matches!(c.lens, Lens::Thd { .. });
+    let served =
+        |c: &&Case| c.d_qk <= 192 && c.d_v <= 128 && c.bias.is_none() && c.knobs.is_empty() && !(packed(c) && c.d_qk > 128);
+    let mut all: Vec<Case> = shared.iter().filter(served).cloned().collect();
+    for (n, mask) in MaskKind::ALL.into_iter().enumerate() {
+        for (i, (d_qk, d_v)) in [(64, 64), (128, 128), (192, 128)].into_iter().enumerate() {
+            let dtype = if (n + i) % 2 == 0 { DType::BF16 } else { DType::F16 };
+            let base = Case { d_qk, d_v, dtype, mask, deterministic: (n + i) % 3 == 0, ..Case::default() };
+            all.push(Case { b: 1, s_q: 700, s_kv: 1100, h_kv: KV_HEADS[(n + i) % 3], ..base.clone() });
+            // Blocks enough for a group of four heads in each.
+            all.push(Case { b: 15, h_q: 8, h_kv: 2, s_q: 70, s_kv: 390, ..base });
+        }
+    }
+    all.into_iter().map(|c| Case { engine: BWD_SM90, ..c }).collect()
+}
+
+/// The list, in a fixed order: a new group goes behind the others, because numbers are how a case is named.
 pub fn all() -> Vec<Case> {
     let mut all = product();
     all.extend(featured());
+    let own = sm90(&all);
+    all.extend(own);
     all
 }

@@ -9,6 +9,7 @@ use frostgraph::DType;
 
 /// Rows under test.
 pub const BWD: &str = "sdpa_bwd_sm120";
+pub const BWD_SM90: &str = "sdpa_bwd_sm90";
 pub const PREFILL: &str = "sdpa_fwd_prefill_sm80";
 pub const DECODE: &str = "sdpa_fwd_decode_sm80";
 pub const HOPPER: &str = "sdpa_fwd_prefill_sm90";
@@ -247,7 +248,10 @@ impl std::fmt::Display for Case {
         for (knob, value) in &self.knobs {
             write!(f, " {}={value}", knob.name())?;
         }
-        if self.engine != BWD {
+        if self.engine == BWD_SM90 {
+            write!(f, " {}", self.engine)?;
+        }
+        if self.is_forward() {
             write!(f, " {} {:?}", self.engine, self.fwd)?;
         }
         Ok(())
@@ -266,7 +270,7 @@ impl Case {
     }
 
     pub fn is_forward(&self) -> bool {
-        self.engine != BWD && self.engine != QAT_BWD
+        ![BWD, BWD_SM90, QAT_BWD].contains(&self.engine)
     }
 
     /// Whether Q, K, V and P are fake-quantised to NVFP4.

@@ -2,7 +2,7 @@
 
 use super::{faults, fifty_runs, launch, life, must, once, replays, sm_count, spin, Special};
 use crate::build::{DQ, K, Q};
-use crate::cases::{Case, Lens, MaskKind, BWD};
+use crate::cases::{Case, Lens, MaskKind, BWD, BWD_SM90};
 use crate::far::{check, Far};
 use crate::rng::Rng;
 use crate::run::Gpu;
@@ -37,6 +37,16 @@ pub const ALL: &[Special] = &[
         check(g, &mut Rng(s), BWD, Far::Batches(5, (1 << 30) + (1 << 10)), DType::F16)
     }),
     ("token stride of 8e8 elements (report 23)", |g, s| check(g, &mut Rng(s), BWD, Far::Tokens(800_000_000), DType::BF16)),
+    ("wgmma: determinism, 50 runs, idle and beside a busy stream", |g, s| {
+        let wide = Case { engine: BWD_SM90, d_qk: 192, ..big(true, 128) };
+        fifty_runs(g, &[Case { engine: BWD_SM90, ..big(true, 64) }, Case { engine: BWD_SM90, ..big(true, 128) }, wide], s)
+    }),
+    ("wgmma: batch offset above 2^32 elements (rule S7)", |g, s| {
+        check(g, &mut Rng(s), BWD_SM90, Far::Batches(5, (1 << 30) + (1 << 10)), DType::F16)
+    }),
+    ("wgmma: token stride of 8e8 elements (report 23)", |g, s| {
+        check(g, &mut Rng(s), BWD_SM90, Far::Tokens(800_000_000), DType::BF16)
+    }),
 ];
 
 /// More blocks than fit, so that they are scheduled in waves.

@@ -1,0 +1,312 @@
+//! Lowers `sdpa_bwd_sm90`: the portable chain with its own main kernel, on wgmma. Parameters follow `kernels/sdpa/bwd/sm90/README.md`.
+
+use super::config::{Config, Partition, ROW_ROUND};
+use super::lower::{Chain, Inputs, Kernel, CVT, DOT, DSINK, REDUCE};
+use super::rules;
+use super::workspace::{self, packed_tokens, round_up, Regions, Route};
+use crate::sdpa::arith::{ceil_div, product};
+use crate::sdpa::params::{ptr, tile_map, Params};
+use crate::sdpa::Scale;
+use crate::{Arg, Decline, DeclineCode as Code, Facts, Feature, Knobs, LaunchPlan, Row, SdpaFacts, Target};
+
+const CVT_T: Kernel = Kernel("cvt_t", "sdpa/bwd/sm90/cvt_t.cu", "fg_sdpa_bwd_sm90_cvt_t");
+const MAIN: Kernel = Kernel("main", "sdpa/bwd/sm90/main.cu", "fg_sdpa_bwd_sm90_main");
+
+/// Kernel sources of the chain.
+pub const SOURCES: &[&str] = &[CVT.1, DOT.1, DSINK.1, REDUCE.1, CVT_T.1, MAIN.1];
+
+/// Query rows of a tile at 192/128: no multiple of 64, so its dQ is accumulated transposed.
+const TRANSPOSED_TILE: i64 = 48;
+/// Keys of a tile.
+const KV_TILE: i64 = 128;
+/// L2 bytes that the heads in flight may fill with Q, dO and the dQ accumulator.
+const L2_GROUP: i64 = 40 << 20;
+
+/// What shapes and device decide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Choice {
+    /// Padded head dims.
+    pub dims: (i64, i64),
+    /// Query rows a tile.
+    pub q_tile: i64,
+    /// Loop order of the kernel.
+    pub order: i64,
+    /// Query heads that one block sums dK and dV over.
+    pub heads_item: i64,
+    /// Head groups that take turns in the grid.
+    pub interleave: i64,
+}
+
+impl Choice {
+    /// Shared memory of main: K, V, two Q, two dO, two dS tiles (later the staging of dK and dV), row statistics, barriers.
+    fn smem(&self) -> i64 {
+        let (d_qk, d_v) = self.dims;
+        let rows = KV_TILE + 2 * self.q_tile;
+        2 * rows * (d_qk + d_v) + (4 * self.q_tile * KV_TILE).max(32_768) + 16 * self.q_tile + 128
+    }
+
+    /// What the kernels shared with the portable row read of its choice: padded head dims, tiles, route.
+    fn shared(&self, f: &SdpaFacts) -> rules::Choice {
+        let config = Config {
+            d_qk: self.dims.0,
+            d_v: self.dims.1,
+            q_tile: self.q_tile,
+            kv_tile: KV_TILE,
+            q_stages: 2,
+            do_stages: 2,
+            pds_stages: 2,
+            v_reg_cols: 0,
+            k_reg_cols: 0,
+            warps: Partition { sdp: 1, dkv: 1, dq: 1 },
+            dkv_split: false,
+            dq_bulk: false,
+            smem: self.smem(),
+        };
+        let route = if f.features.has(Feature::Deterministic) { Route::Relay } else { Route::Atomic };
+        rules::Choice { config, route }
+    }
+
+    /// Rows that delta and dq_accum hold for each head, see [`workspace::ws_rows`]; whole query tiles as well.
+    fn ws_rows(&self, f: &SdpaFacts) -> Option<i64> {
+        if f.features.has(Feature::Thd) {
+            return workspace::ws_rows(f);
+        }
+        round_up(round_up(f.s_q, self.q_tile)?, ROW_ROUND)
+    }
+
+    /// The same rows of all heads.
+    fn total_rows(&self, f: &SdpaFacts) -> Option<i64> {
+        let heads = if f.features.has(Feature::Thd) { f.h_q } else { f.b.checked_mul(f.h_q)? };
+        heads.checked_mul(self.ws_rows(f)?)
+    }
+}
+
+/// The row's `extra` hook.
+pub fn extra(row: &Row, facts: &Facts, _knobs: &Knobs, target: &Target) -> Option<Decline> {
+    choose(row, facts.expect_sdpa(), target).err()
+}
+
+/// The configuration, or the first rule that refuses.
+pub(super) fn choose(row: &Row, f: &SdpaFacts, target: &Target) -> Result<Choice, Decline> {
+    rules::graph_rules(f).map_err(|(code, fact, reason)| row.decline(code, fact, reason))?;
+    let Target::Cuda { sm_count, smem_optin, total_memory, .. } = target else {
+        return Err(row.decline(Code::Arch, "device=cpu", "the device is cpu; this row serves CUDA devices"));
+    };
+    if f.d_qk > 128 && f.features.has(Feature::Thd) {
+        // Tiles of 48 rows do not end on the 128-row blocks in which packed sequences keep their rows.
+        let reason = format!("operands are packed at d_qk {}; this row serves packed operands up to d_qk 128", f.d_qk);
+        return Err(row.decline(Code::HeadDim, format!("d_qk={} packed", f.d_qk), reason));
+    }
+    let choice = configure(f, i64::from(*sm_count));
+    if choice.smem() > i64::from(*smem_optin) {
+        let reason = format!("the tiles need {} bytes of shared memory; the device has {smem_optin}", choice.smem());
+        return Err(row.decline(Code::Resources, format!("smem={}", choice.smem()), reason));
+    }
+    let mut trial = LaunchPlan::default();
+    match carve(f, &choice, &mut trial).map(|_| trial.workspace_bytes) {
+        Some(bytes) if bytes <= *total_memory => Ok(choice),
+        Some(bytes) => {
+            let reason = format!("the chain needs a workspace of {bytes} bytes; the device has {total_memory} bytes in all");
+            Err(row.decline(Code::Resources, format!("workspace={bytes}"), reason))
+        }
+        None => Err(overflow(row)),
+    }
+}
+
+fn overflow(row: &Row) -> Decline {
+    row.decline(Code::Geometry, "workspace=overflow", "the workspace size leaves 64 bits; this row serves sizes that fit")
+}
+
+fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
+    let (dims, q_tile, order) = match f.d_qk {
+        ..=64 => ((64, 64), 128, 0),
+        65..=128 => ((128, 128), 64, 2),
+        _ => ((192, 128), TRANSPOSED_TILE, 0),
+    };
+    let causal = f.mask.right.is_some();
+    let heads_item = heads_item(f, causal, sm_count);
+    // Under a causal mask the longest work goes first; in the relay a block starts after the one whose turn precedes its own. Both want head
+    // groups to take turns in the grid, as many as fit L2.
+    let rows = L2_GROUP / (6 * dims.0 + 2 * dims.1);
+    let fit = (rows / (f.s_q * heads_item).max(1)).max(1);
+    let interleave = match f.features.has(Feature::Deterministic) {
+        true => fit.max(4),
+        false if causal && f.mask.left.is_none() => fit,
+        false => 1,
+    };
+    Choice { dims, q_tile, order, heads_item, interleave }
+}
+
+/// How many query heads of a group one block takes. Fewer partial sums and longer blocks against a shorter tail; measured on an H200.
+///
+/// Causal work is unequal: a group stays whole only while every multiprocessor still gets 15 blocks. Otherwise the largest share whose last wave is
+/// nearly full.
+fn heads_item(f: &SdpaFacts, causal: bool, sm_count: i64) -> i64 {
+    let group = f.h_q / f.h_kv;
+    let shares = (1..=group).rev().filter(|h| group % h == 0);
+    let blocks = |heads: i64| f.b.saturating_mul(f.h_q / heads).saturating_mul(ceil_div(f.s_kv, KV_TILE));
+    let enough = |heads: i64| {
+        let n = blocks(heads);
+        if causal && f.mask.left.is_none() {
+            n >= 15 * sm_count
+        } else {
+            10 * n >= 9 * sm_count * ceil_div(n, sm_count)
+        }
+    };
+    shares.into_iter().find(|&h| enough(h)).unwrap_or(1)
+}
+
+/// Regions: delta, dq_accum, the relay's counters, and the partial dK and dV where a group is split. `None` when a size leaves 64 bits.
+fn carve(f: &SdpaFacts, c: &Choice, plan: &mut LaunchPlan) -> Option<Regions> {
+    let mut r = Regions::default();
+    let mut add = |name, bytes: i64| plan.region(name, u64::try_from(bytes).ok()?);
+    let rows = c.total_rows(f)?;
+    r.delta = add("delta", product(&[4, rows])?)?;
+    r.dq_accum = Some(add("dq_accum", product(&[4, rows, c.dims.0])?)?);
+    if f.features.has(Feature::Deterministic) {
+        r.dq_sem = Some(add("dq_sem", product(&[4, turns(f)?])?)?);
+    }
+    if split(f, c) {
+        let packed = f.features.has(Feature::Thd);
+        let tokens = if packed { packed_tokens(f.b, f.s_kv, f.max_total_seq_len_kv)? } else { f.b.checked_mul(f.s_kv)? };
+        r.dk = Some(add("dk_ws", product(&[2, tokens, f.h_q / c.heads_item, c.dims.0])?)?);
+        r.dv = Some(add("dv_ws", product(&[2, tokens, f.h_q / c.heads_item, c.dims.1])?)?);
+    }
+    Some(r)
+}
+
+/// Counters of the relay: what `dot` clears, one for every 32 query rows of every head.
+fn turns(f: &SdpaFacts) -> Option<i64> {
+    product(&[f.b, f.h_q, f.s_q.checked_add(31)? / 32])
+}
+
+/// Whether several blocks share a kv head's dK and dV.
+fn split(f: &SdpaFacts, c: &Choice) -> bool {
+    c.heads_item * f.h_kv != f.h_q
+}
+
+/// The chain for these facts: dot main [reduce] cvt|cvt_t [dsink].
+pub fn lower(row: &Row, facts: &Facts, _knobs: &Knobs, target: &Target) -> Result<LaunchPlan, Decline> {
+    let f = facts.expect_sdpa();
+    let c = choose(row, f, target)?;
+    let Scale::Static(scale) = f.scale else {
+        return Err(row.decline(Code::Feature, "attn_scale=tensor", "attn_scale is a tensor; this row serves a number"));
+    };
+    let mut plan = LaunchPlan::default();
+    let regions = carve(f, &c, &mut plan).ok_or_else(|| overflow(row))?;
+    let (ws_rows, total_rows) = c.ws_rows(f).zip(c.total_rows(f)).ok_or_else(|| overflow(row))?;
+    let thd = f.features.has(Feature::Thd);
+    let (choice, inputs) = (c.shared(f), Inputs::Tensors);
+    let mut chain = Chain { f, choice, inputs, regions, scale, ws_rows, total_rows, thd, steps: Vec::new() };
+    chain.dot();
+    main(&mut chain, &c);
+    if split(f, &c) {
+        chain.reduce(c.heads_item);
+    }
+    if c.q_tile == TRANSPOSED_TILE {
+        cvt_t(&mut chain, &c);
+    } else {
+        chain.cvt();
+    }
+    if f.ports.dsink.is_some() {
+        chain.dsink();
+    }
+    plan.steps = chain.steps;
+    Ok(plan)
+}
+
+fn cvt_t(chain: &mut Chain<'_>, c: &Choice) {
+    let f = chain.f;
+    let mut p = Params::default();
+    p.push("dq_accum", chain.region(chain.regions.dq_accum));
+    p.push("dq", ptr(&f.ports.dq));
+    p.strides(["dq_sb", "dq_sh", "dq_ss"], &f.ports.dq);
+    p.sizes(&[("batch", f.b), ("heads_q", f.h_q), ("s_q", f.s_q), ("d_qk", f.d_qk), ("ws_rows", chain.ws_rows)]);
+    p.push("scale", Arg::F32(chain.scale));
+    let defines = [("FG_BF16", chain.bf16()), ("FG_D_QK", c.dims.0), ("FG_Q_TILE", c.q_tile)];
+    let grid = ceil_div(f.s_q, c.q_tile) * f.h_q * f.b;
+    chain.launch(CVT_T, &defines, grid, (256, 0), p);
+}
+
+fn main(chain: &mut Chain<'_>, c: &Choice) {
+    let (f, ports, thd) = (chain.f, &chain.f.ports, chain.thd);
+    let split = split(f, c);
+    let mut p = Params::default();
+    for (name, port, rows) in
+        [("tm_q", &ports.q, c.q_tile), ("tm_k", &ports.k, KV_TILE), ("tm_v", &ports.v, KV_TILE), ("tm_do", &ports.d_o, c.q_tile)]
+    {
+        p.push(name, tile_map(port, thd, 64, rows, 128));
+    }
+    p.push("lse", ptr(&ports.stats));
+    p.push("delta", chain.region(Some(chain.regions.delta)));
+    p.push("dq_accum", chain.region(chain.regions.dq_accum));
+    p.push("dq_sem", chain.region(chain.regions.dq_sem));
+    p.push("dk_out", if split { chain.region(chain.regions.dk) } else { ptr(&ports.dk) });
+    p.push("dv_out", if split { chain.region(chain.regions.dv) } else { ptr(&ports.dv) });
+    p.push("seq_q", ptr(&ports.seq_len_q));
+    p.push("seq_kv", ptr(&ports.seq_len_kv));
+    // Partial sums follow K's token origin, so their own offsets are not read.
+    let none = None;
+    let (rag_dk, rag_dv) = if split { (&none, &none) } else { (&ports.dk, &ports.dv) };
+    let ragged = [
+        ("rag_q", "mul_q", &ports.q),
+        ("rag_k", "mul_k", &ports.k),
+        ("rag_v", "mul_v", &ports.v),
+        ("rag_do", "mul_do", &ports.d_o),
+        ("rag_lse", "mul_lse", &ports.stats),
+        ("rag_dk", "mul_dk", rag_dk),
+        ("rag_dv", "mul_dv", rag_dv),
+    ];
+    for (name, _, port) in ragged {
+        p.push(name, chain.rag(port));
+    }
+    for (_, name, port) in ragged {
+        p.i64(name, chain.mul(port));
+    }
+    for (name, port) in [("q_ss", &ports.q), ("k_ss", &ports.k), ("v_ss", &ports.v), ("do_ss", &ports.d_o)] {
+        p.i64(name, chain.token_stride(port));
+    }
+    p.strides(["lse_sb", "lse_sh", "lse_ss"], &ports.stats);
+    if split {
+        let heads = f.h_q / c.heads_item;
+        for (names, d) in [(["dk_sb", "dk_sh", "dk_ss"], c.dims.0), (["dv_sb", "dv_sh", "dv_ss"], c.dims.1)] {
+            for (name, stride) in names.into_iter().zip([f.s_kv * heads * d, d, heads * d]) {
+                p.i64(name, stride);
+            }
+        }
+    } else {
+        p.strides(["dk_sb", "dk_sh", "dk_ss"], &ports.dk);
+        p.strides(["dv_sb", "dv_sh", "dv_ss"], &ports.dv);
+    }
+    p.sizes(&[
+        ("batch", f.b),
+        ("heads_q", f.h_q),
+        ("heads_item", c.heads_item),
+        ("group", f.h_q / f.h_kv),
+        ("s_q", f.s_q),
+        ("s_kv", f.s_kv),
+        ("d_qk", f.d_qk),
+        ("d_v", f.d_v),
+        ("ws_rows", chain.ws_rows),
+    ]);
+    chain.bounds(&mut p);
+    p.sizes(&[("interleave", c.interleave)]);
+    p.push("scale", Arg::F32(chain.scale));
+    let [causal, window] = chain.mask_defines();
+    let defines = [
+        ("FG_BF16", chain.bf16()),
+        ("FG_D_QK", c.dims.0),
+        ("FG_D_V", c.dims.1),
+        ("FG_Q_TILE", c.q_tile),
+        ("FG_ORDER", c.order),
+        causal,
+        window,
+        ("FG_PADDED", chain.padded()),
+        ("FG_THD", i64::from(thd)),
+        ("FG_RAGGED_I64", chain.ragged_i64()),
+        ("FG_DKV_WS", i64::from(split)),
+        ("FG_DET", i64::from(f.features.has(Feature::Deterministic))),
+    ];
+    let grid = ceil_div(f.s_kv, KV_TILE) * (f.h_q / c.heads_item) * f.b;
+    chain.launch(MAIN, &defines, grid, (384, c.smem()), p);
+}

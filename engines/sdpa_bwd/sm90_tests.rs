@@ -1,0 +1,97 @@
+//! The wgmma chain as data: configuration, workspace, declines, launches.
+
+use super::goldens::sm90;
+use super::sm90::{choose, Choice};
+use crate::sdpa::testing::Case;
+use crate::{DType, DeclineCode as Code, Facts, Knobs, LaunchPlan, Step, Target};
+
+fn h200() -> Target {
+    Target::describe(90).expect("a known device")
+}
+
+fn declined(case: &Case) -> Option<Code> {
+    super::mismatch(sm90(), &case.facts(), &Knobs::NONE, &h200()).map(|d| d.code)
+}
+
+fn plan(case: &Case) -> LaunchPlan {
+    let facts = case.facts();
+    assert_eq!(super::mismatch(sm90(), &facts, &Knobs::NONE, &h200()), None, "{case:?}");
+    (sm90().lower)(&facts, &Knobs::NONE, &h200()).expect("an accepted graph lowers")
+}
+
+fn names(case: &Case) -> Vec<&'static str> {
+    let name = |s: &Step| match s {
+        Step::Kernel(l) => l.name,
+        Step::Host(h) => h.name,
+    };
+    plan(case).steps.iter().map(name).collect()
+}
+
+fn choice(case: &Case) -> Choice {
+    let Facts::Sdpa(f) = case.facts() else { panic!("attention facts") };
+    choose(sm90(), &f, &h200()).expect("an accepted graph")
+}
+
+fn square(s: i64, d: i64) -> Case {
+    Case { b: 1, h_q: 64, h_kv: 8, s_q: s, s_kv: s, d_qk: d, d_v: d, ..Case::default() }
+}
+
+#[test]
+fn head_dims_choose_the_tile() {
+    for ((d_qk, d_v), dims, q_tile) in [
+        ((8, 8), (64, 64), 128),
+        ((64, 64), (64, 64), 128),
+        ((72, 64), (128, 128), 64),
+        ((128, 128), (128, 128), 64),
+        ((136, 72), (192, 128), 48),
+    ] {
+        let c = choice(&Case { d_qk, d_v, ..Case::default() });
+        assert_eq!((c.dims, c.q_tile), (dims, q_tile), "{d_qk}/{d_v}");
+    }
+    assert_eq!(declined(&Case { d_qk: 192, d_v: 192, ..Case::default() }), Some(Code::HeadDim));
+    assert_eq!(declined(&Case { d_qk: 256, d_v: 256, ..Case::default() }), Some(Code::HeadDim));
+}
+
+#[test]
+fn declines_name_what_the_portable_row_serves() {
+    assert_eq!(declined(&Case { bias: Some((DType::F32, 1)), ..Case::default() }), Some(Code::Feature));
+    let packed = Case { thd: Some(DType::I32), d_qk: 192, totals: Some((350, 500)), ..Case::default() };
+    assert_eq!(declined(&packed), Some(Code::HeadDim));
+    assert_eq!(declined(&Case { d_qk: 128, ..packed }), None);
+    let on = |cc| {
+        super::mismatch(sm90(), &Case::default().facts(), &Knobs::NONE, &Target::describe(cc).expect("a device")).map(|d| d.code)
+    };
+    assert_eq!(on(100), Some(Code::Arch));
+    assert_eq!(on(120), Some(Code::Arch));
+}
+
+#[test]
+fn the_chain_has_what_the_graph_needs() {
+    assert_eq!(names(&Case::default()), ["dot", "main", "cvt"]);
+    // Four key heads leave too few blocks for groups: partial sums.
+    assert_eq!(names(&Case { h_kv: 4, ..Case::default() }), ["dot", "main", "reduce", "cvt"]);
+    assert_eq!(names(&Case { d_qk: 192, dsink: true, sink: true, ..Case::default() }), ["dot", "main", "cvt_t", "dsink"]);
+}
+
+/// Whole tiles of 48 rows: 200 rows need 240, kept in 256.
+#[test]
+fn workspace_holds_whole_tiles() {
+    let regions = |c: &Case| plan(c).regions.iter().map(|r| (r.name, r.bytes)).collect::<Vec<_>>();
+    assert_eq!(regions(&Case::default()), [("delta", 16 * 256 * 4), ("dq_accum", 16 * 256 * 128 * 4)]);
+    let edge = Case { s_q: 250, d_qk: 192, deterministic: true, ..Case::default() };
+    assert_eq!(regions(&edge), [("delta", 16 * 384 * 4), ("dq_accum", 16 * 384 * 192 * 4), ("dq_sem", 16 * 8 * 4)]);
+}
+
+#[test]
+fn a_group_is_split_until_the_device_is_busy() {
+    assert_eq!(choice(&Case { h_kv: 1, ..Case::default() }).heads_item, 1);
+    // Equal work: one block sums the whole group where the last wave is nearly full.
+    assert_eq!(choice(&square(16_384, 128)).heads_item, 8);
+    assert_eq!(names(&square(16_384, 128)), ["dot", "main", "cvt"]);
+    assert_eq!(choice(&square(2048, 128)).heads_item, 8);
+    // Causal work is unequal and wants more blocks.
+    let causal = |s| choice(&Case { right: Some(0), ..square(s, 128) });
+    assert_eq!((causal(16_384).heads_item, causal(16_384).interleave), (4, 1));
+    assert_eq!((causal(8192).heads_item, causal(8192).interleave), (2, 2));
+    assert_eq!((causal(4096).heads_item, causal(4096).interleave), (1, 10));
+}

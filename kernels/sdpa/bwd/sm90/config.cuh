@@ -1,0 +1,93 @@
+// Defines -> constants of the wgmma backward, its shared-memory map, and the work list that every role walks.
+#pragma once
+#include "sdpa/bwd/mma/chain.cuh"
+
+#if !defined(FG_BF16) || !defined(FG_D_QK) || !defined(FG_D_V) || !defined(FG_Q_TILE) || !defined(FG_ORDER)
+#error "main.cu needs FG_BF16, FG_D_QK, FG_D_V, FG_Q_TILE, FG_ORDER"
+#endif
+#if !defined(FG_CAUSAL) || !defined(FG_WINDOW) || !defined(FG_PADDED) || !defined(FG_THD) || !defined(FG_RAGGED_I64)
+#error "main.cu needs FG_CAUSAL, FG_WINDOW, FG_PADDED, FG_THD, FG_RAGGED_I64"
+#endif
+#if !defined(FG_DKV_WS) || !defined(FG_DET)
+#error "main.cu needs FG_DKV_WS, FG_DET"
+#endif
+
+namespace fg {
+
+constexpr int BF16 = FG_BF16;
+constexpr int DQK = FG_D_QK, DV = FG_D_V, TQ = FG_Q_TILE, TK = 128;
+constexpr int ST = 2;  // buffers of Q and of dO: the math loop alternates
+constexpr int THREADS = 384, MATH_THREADS = 256, MATH_WARPS = 8;
+// 2 * 240 + 24 = 2 * 232 + 40 = 504 = 3 * 168, what launch_bounds(384) grants the CTA. With 128 q rows the statistics warp holds four rows a lane.
+constexpr int MATH_REGS = TQ == 128 ? 232 : 240, AUX_REGS = TQ == 128 ? 40 : 24;
+
+static_assert(DQK % 64 == 0 && DV % 64 == 0 && DQK >= DV && DQK <= 256, "head dims");
+// How the two warpgroups share dQ. 128 rows: half of the rows each. 64 rows: half of the head dim. 48 rows: no multiple of 64, so dQ^T is computed, in
+// 64-column blocks of the head dim; warpgroup c takes block c, and the third block alternates.
+constexpr bool DQ_T = TQ == 48;
+static_assert((TQ == 128 && DQK == 64 && DV == 64) || (TQ == 64 && DQK == 128 && DV == 128) || (TQ == 48 && DQK == 192 && DV == 128), "tile");
+static_assert(!FG_THD || FG_PADDED, "THD takes its lengths from the length tensors");
+
+// ---- shared memory: every tile is 64-column chunks of 128-byte rows, 128-byte swizzle, 1024-byte aligned ----
+constexpr u32 Q_BYTES = TQ * DQK * 2, DO_BYTES = TQ * DV * 2, K_BYTES = TK * DQK * 2, V_BYTES = TK * DV * 2, DS_BYTES = TQ * TK * 2;
+constexpr u32 OFF_K = 0, OFF_V = OFF_K + K_BYTES, OFF_Q = OFF_V + V_BYTES, OFF_DO = OFF_Q + ST * Q_BYTES, OFF_DS = OFF_DO + ST * DO_BYTES;
+constexpr int DS_BUFS = 2;
+constexpr u32 STAGE_BYTES = 64 * 128 * 2;  // of one warpgroup's output, over the dead dS
+constexpr u32 DS_ROOM = DS_BUFS * DS_BYTES < 2 * STAGE_BYTES ? 2 * STAGE_BYTES : DS_BUFS * DS_BYTES;
+constexpr u32 OFF_LSE = OFF_DS + DS_ROOM, OFF_DELTA = OFF_LSE + ST * TQ * 4, OFF_BAR = OFF_DELTA + ST * TQ * 4;
+constexpr u32 SMEM_BYTES = OFF_BAR + 128;
+static_assert(SMEM_BYTES <= 232448, "shared memory of one CTA");
+
+// mbarriers, 8 bytes each. *_EDGE: where TMA lands a tile that has rows past the length; the statistics warp zeroes those rows and then
+// completes the tile's own barrier, so the math warps know nothing of it.
+constexpr u32 BAR_KV_FULL = OFF_BAR, BAR_KV_EDGE = OFF_BAR + 8, BAR_Q_EDGE = OFF_BAR + 16, BAR_DO_EDGE = OFF_BAR + 24,
+              BAR_Q_FULL = OFF_BAR + 32, BAR_Q_FREE = BAR_Q_FULL + 8 * ST, BAR_DO_FULL = BAR_Q_FREE + 8 * ST, BAR_DO_FREE = BAR_DO_FULL + 8 * ST,
+              BAR_DQ_GO = BAR_DO_FREE + 8 * ST, BAR_DQ_DONE = BAR_DQ_GO + 8;
+// named barriers
+constexpr int NB_DS = 1;   // both math warpgroups: dS of this tile is complete
+constexpr int NB_OUT = 2;  // 2 + warpgroup: staging of one warpgroup's output
+
+// ---- work ----
+// What a CTA works on: one kv tile for `heads_item` consecutive query heads of one kv head.
+struct Tile {
+  i32 b, h0, h_kv, kv0;
+  i32 len_q, len_kv;
+  i32 lo, hi;  // q tiles [lo, hi), walked downwards, once per head
+  Band band;
+};
+struct Shape {
+  i32 heads_q, heads_item, group, s_q, s_kv, interleave;
+  const i32 *seq_q, *seq_kv;
+  i32 bottom_right, left, right;
+};
+// CTA order: `interleave` head groups take turns, then the kv tile ascends. Under a causal mask the longest work then comes first, and the heads
+// in flight stay few enough for their Q, dO and dQ to live in L2.
+FG_DEV Tile make_tile(const Shape& s) {
+  Tile t;
+  const u32 tiles = (u32)ceil_div(s.s_kv, TK), hs = (u32)(s.heads_q / s.heads_item), all = gridDim.x / tiles, fit = (u32)s.interleave;
+  const u32 g = blockIdx.x / (tiles * fit), r = blockIdx.x - g * tiles * fit, n = min2(fit, all - g * fit);
+  const u32 tile = r / n, bh = g * fit + (r - tile * n);
+  t.b = (i32)(bh / hs);
+  t.h0 = (i32)(bh - (u32)t.b * hs) * s.heads_item;
+  t.h_kv = t.h0 / s.group;
+  t.kv0 = (i32)tile * TK;
+  t.len_q = FG_PADDED ? seq_len(s.seq_q, t.b, s.s_q) : s.s_q;
+  t.len_kv = FG_PADDED ? seq_len(s.seq_kv, t.b, s.s_kv) : s.s_kv;
+  t.band = make_band(s.bottom_right, t.len_q, t.len_kv, s.left, s.right);
+  t.lo = q_first<FG_CAUSAL>(t.band, t.kv0) / TQ;
+  t.hi = t.kv0 < t.len_kv ? ceil_div(q_end<FG_WINDOW>(t.band, min2(t.kv0 + TK, t.len_kv) - 1, t.len_q), TQ) : 0;
+  return t;
+}
+
+// Position in the Q and dO rings.
+struct Ring {
+  u32 s, ph;
+  FG_DEV void next() {
+    if (++s == ST) {
+      s = 0;
+      ph ^= 1;
+    }
+  }
+};
+
+}  // namespace fg

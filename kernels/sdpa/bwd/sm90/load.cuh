@@ -1,0 +1,138 @@
+// The helper warps. `producer` issues every TMA load, `stats` brings LSE and delta rows and zeroes rows past the lengths, `relay` orders the
+// additions to dQ. They walk the same list of tiles as the math warps; the first two run ahead of them by the ring depth.
+#pragma once
+#include "sdpa/bwd/sm90/config.cuh"
+
+namespace fg {
+
+struct Maps {
+  const TensorMap *q, *k, *v, *d_o;
+};
+template <int D> FG_DEV void load_tile(u32 dst, int rows, const TensorMap* map, u32 bar, i32 row, i32 head, i32 batch) {
+#pragma unroll
+  for (int c = 0; c < D / 64; c++) tma_load_4d(dst + c * rows * 128, map, bar, c * 64, row, head, batch);
+}
+
+// Rows past a sequence's end hold whatever the caller left there, or a neighbour's tokens. A zero probability does not neutralise a NaN
+// in the other operand, so tiles with such rows are cleaned before the math warps see them. Dense graphs need none of it: TMA fills zeros.
+FG_DEV bool q_edge(const Tile& t, i32 qb) { return FG_PADDED && (qb + 1) * TQ > t.len_q; }
+FG_DEV bool kv_edge(const Tile& t) { return FG_PADDED && t.kv0 + TK > t.len_kv; }
+
+// One lane. Reads only the call's inputs, so it runs before griddepcontrol.wait (chain rule of ptx.cuh).
+FG_DEV void producer(u32 smem, const Tile& t, i32 heads, const Maps& m, i32 row_q, i32 row_k, i32 row_v, i32 row_do) {
+  const i32 batch = FG_THD ? 0 : t.b;
+  const u32 kv_bar = smem + (kv_edge(t) ? BAR_KV_EDGE : BAR_KV_FULL);
+  mbar_expect(kv_bar, K_BYTES + V_BYTES);
+  load_tile<DQK>(smem + OFF_K, TK, m.k, kv_bar, row_k + t.kv0, t.h_kv, batch);
+  load_tile<DV>(smem + OFF_V, TK, m.v, kv_bar, row_v + t.kv0, t.h_kv, batch);
+  Ring r = {0, 1};  // parity 1 passes on a fresh barrier: the buffers start free
+#pragma unroll 1
+  for (i32 h = t.h0; h < t.h0 + heads; h++)
+#pragma unroll 1
+    for (i32 qb = t.hi - 1; qb >= t.lo; qb--) {
+      const bool edge = q_edge(t, qb);
+      u32 full = smem + BAR_Q_FULL + 8 * r.s, bar = edge ? smem + BAR_Q_EDGE : full;
+      mbar_wait(smem + BAR_Q_FREE + 8 * r.s, r.ph);
+      mbar_expect(bar, Q_BYTES);
+      if (FG_PADDED && edge) mbar_arrive(full);
+      load_tile<DQK>(smem + OFF_Q + r.s * Q_BYTES, TQ, m.q, bar, row_q + qb * TQ, h, batch);
+      full = smem + BAR_DO_FULL + 8 * r.s, bar = edge ? smem + BAR_DO_EDGE : full;
+      mbar_wait(smem + BAR_DO_FREE + 8 * r.s, r.ph);
+      mbar_expect(bar, DO_BYTES);
+      if (FG_PADDED && edge) mbar_arrive(full);
+      load_tile<DV>(smem + OFF_DO + r.s * DO_BYTES, TQ, m.d_o, bar, row_do + qb * TQ, h, batch);
+      r.next();
+    }
+}
+
+// Zeroes rows [first, ROWS) of a landed tile, then orders the writes before wgmma reads and TMA refills of the same bytes.
+template <int ROWS, int D> FG_DEV void scrub_rows(u32 tile, i32 first, u32 lane) {
+#pragma unroll 1
+  for (i32 r = max2(first, 0) + (i32)(lane / 8); r < ROWS; r += 4)
+#pragma unroll 1
+    for (int c = 0; c < D / 64; c++) sts_v4(tile + c * ROWS * 128 + r * 128 + (lane % 8) * 16, 0, 0, 0, 0);
+  fence_async_smem();
+}
+
+// One warp. LSE becomes -lse * log2e, delta stays; dead rows (past the length, or LSE = -inf because no key was kept) become (-inf, 0), which makes P
+// exactly 0 there whatever the caller left in LSE: no mask is needed on the q axis.
+template <class Rows> FG_DEV void stats(u32 smem, const Tile& t, i32 heads, i64 lse_ss, u32 lane, Rows&& rows) {
+  if (FG_PADDED && kv_edge(t)) {
+    mbar_wait(smem + BAR_KV_EDGE, 0);
+    scrub_rows<TK, DQK>(smem + OFF_K, t.len_kv - t.kv0, lane);
+    scrub_rows<TK, DV>(smem + OFF_V, t.len_kv - t.kv0, lane);
+    fence_cta();
+    __syncwarp();
+    if (lane == 0) mbar_arrive(smem + BAR_KV_FULL);
+  }
+  u32 edge_phase = 0;
+  Ring r = {0, 1};
+  constexpr int R = (TQ + 31) / 32;
+#pragma unroll 1
+  for (i32 h = t.h0; h < t.h0 + heads; h++) {
+    const float *lse, *delta;
+    rows(h, lse, delta);
+#pragma unroll 1
+    for (i32 qb = t.hi - 1; qb >= t.lo; qb--) {
+      float l[R], d[R];
+#pragma unroll
+      for (int i = 0; i < R; i++) {
+        const i32 row = qb * TQ + 32 * i + (i32)lane;
+        l[i] = __int_as_float(0xff800000);
+        d[i] = 0.f;
+        if (row < t.len_q) {
+          // Tested after the product: a sink of -3e38 leaves a finite LSE on a row without keys, and times log2e it is -inf.
+          const float x = ldg_f32(lse + (i64)row * lse_ss) * LOG2E;
+          if (x != __int_as_float(0xff800000)) l[i] = -x;
+          d[i] = ldg_f32(delta + row);
+        }
+      }
+      const bool edge = q_edge(t, qb);
+      const i32 first = t.len_q - qb * TQ;
+      mbar_wait(smem + BAR_Q_FREE + 8 * r.s, r.ph);
+#pragma unroll
+      for (int i = 0; i < R; i++)
+        if (32 * i + lane < TQ) sts_f32(smem + OFF_LSE + (r.s * TQ + 32 * i + lane) * 4, l[i]);
+      if (FG_PADDED && edge) {
+        mbar_wait(smem + BAR_Q_EDGE, edge_phase);
+        scrub_rows<TQ, DQK>(smem + OFF_Q + r.s * Q_BYTES, first, lane);
+      }
+      fence_cta();  // not left to in-order execution: see PERFORMANCE.md section 4
+      __syncwarp();
+      if (lane == 0) mbar_arrive(smem + BAR_Q_FULL + 8 * r.s);
+      mbar_wait(smem + BAR_DO_FREE + 8 * r.s, r.ph);
+#pragma unroll
+      for (int i = 0; i < R; i++)
+        if (32 * i + lane < TQ) sts_f32(smem + OFF_DELTA + (r.s * TQ + 32 * i + lane) * 4, d[i]);
+      if (FG_PADDED && edge) {
+        mbar_wait(smem + BAR_DO_EDGE, edge_phase);
+        scrub_rows<TQ, DV>(smem + OFF_DO + r.s * DO_BYTES, first, lane);
+        edge_phase ^= 1;
+      }
+      fence_cta();
+      __syncwarp();
+      if (lane == 0) mbar_arrive(smem + BAR_DO_FULL + 8 * r.s);
+      r.next();
+    }
+  }
+}
+
+// FG_DET: one lane passes the turns. The CTAs of a head add to a q tile one after the other in ascending kv order; the awaited CTA has a lower
+// blockIdx.x, so it is resident or done. Neither the wait nor the drain of the release touches a math warp. `turns`: counters of head h0.
+FG_DEV void relay(u32 smem, const Tile& t, i32 heads, i32* turns, i32 q_tiles) {
+  u32 ph = 0;
+#pragma unroll 1
+  for (i32 h = 0; h < heads; h++, turns += q_tiles)
+#pragma unroll 1
+    for (i32 qb = t.hi - 1; qb >= t.lo; qb--) {
+      const i32 mine = t.kv0 / TK - kv_tile_first<FG_WINDOW, TK>(t.band, qb * TQ);
+      while (ld_acquire(turns + qb) != mine) {
+      }
+      mbar_arrive(smem + BAR_DQ_GO);
+      mbar_wait(smem + BAR_DQ_DONE, ph);
+      ph ^= 1;
+      st_release(turns + qb, mine + 1);
+    }
+}
+
+}  // namespace fg

@@ -1,0 +1,99 @@
+// fg_sdpa_bwd_sm90_main: the five GEMMs of the attention backward on wgmma (sm_90a). A CTA keeps one 128-key tile of K and V, walks the q
+// tiles of all query heads of its item downwards, accumulates dK and dV in registers and adds dQ to dq_accum.
+//
+// grid kv tiles x head items; block 384: warpgroup 0 feeds (warp 0 TMA, warp 1 LSE and
+// delta, warp 2 the turns of FG_DET), 1 and 2 compute.
+// Dynamic smem: fg_sdpa_bwd_sm90_main_smem bytes. Defines and the ordered parameter list: README.md in this folder.
+// Writes fully: dk, dv rows < S_kv (THD: < len_kv) and columns < d; zeros where nothing is attended. Adds into dq_accum.
+#include "common/ptx.cuh"
+#include "sdpa/bwd/sm90/config.cuh"
+#include "sdpa/bwd/sm90/load.cuh"
+#include "sdpa/bwd/sm90/math.cuh"
+#include "sdpa/bwd/sm90/store.cuh"
+
+extern "C" __device__ const int fg_sdpa_bwd_sm90_main_smem = fg::SMEM_BYTES;
+
+extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_main(
+    const __grid_constant__ TensorMap tm_q, const __grid_constant__ TensorMap tm_k, const __grid_constant__ TensorMap tm_v,
+    const __grid_constant__ TensorMap tm_do, const float* lse, const float* delta, float* dq_accum, i32* dq_sem, u16* dk_out, u16* dv_out,
+    const i32* seq_q, const i32* seq_kv, const void* rag_q, const void* rag_k, const void* rag_v, const void* rag_do, const void* rag_lse,
+    const void* rag_dk, const void* rag_dv, i64 mul_q, i64 mul_k, i64 mul_v, i64 mul_do, i64 mul_lse, i64 mul_dk, i64 mul_dv, i64 q_ss, i64 k_ss,
+    i64 v_ss, i64 do_ss, i64 lse_sb, i64 lse_sh, i64 lse_ss, i64 dk_sb, i64 dk_sh, i64 dk_ss, i64 dv_sb, i64 dv_sh, i64 dv_ss, i32 batch,
+    i32 heads_q, i32 heads_item, i32 group, i32 s_q, i32 s_kv, i32 d_qk, i32 d_v, i32 ws_rows, i32 window_left, i32 window_right, i32 bottom_right,
+    i32 interleave, float scale) {
+  using namespace fg;
+  extern __shared__ __align__(1024) u8 smem_raw[];
+  const u32 smem = smem_addr(smem_raw);
+  const u32 warp = uniform(threadIdx.x / 32), wg = uniform(threadIdx.x / 128), lane = lane_id();
+
+  if (threadIdx.x == 0) {
+    mbar_init(smem + BAR_KV_FULL, 1);
+    mbar_init(smem + BAR_KV_EDGE, 1);
+    mbar_init(smem + BAR_Q_EDGE, 1);
+    mbar_init(smem + BAR_DO_EDGE, 1);
+    mbar_init(smem + BAR_DQ_GO, 1);
+    mbar_init(smem + BAR_DQ_DONE, MATH_WARPS);
+    for (int i = 0; i < ST; i++) {
+      mbar_init(smem + BAR_Q_FULL + 8 * i, 2);  // the TMA bytes and the statistics warp
+      mbar_init(smem + BAR_Q_FREE + 8 * i, MATH_WARPS);
+      mbar_init(smem + BAR_DO_FULL + 8 * i, 2);
+      mbar_init(smem + BAR_DO_FREE + 8 * i, MATH_WARPS);
+    }
+    mbar_init_fence();
+  }
+  __syncthreads();
+
+  const Shape shape = {heads_q, heads_item, group, s_q, s_kv, interleave, seq_q, seq_kv, bottom_right, window_left, window_right};
+  auto token = [&](const void* rag, i64 mul, i64 ss, i32 b) { return FG_THD ? ragged_offset<FG_RAGGED_I64>(rag, b, mul) / ss : 0ll; };
+
+  // Every role derives the work description itself, after its register reallocation: shared across the branch it would have to fit 24 registers.
+  if (wg == 0) {
+    regs_dec<AUX_REGS>();
+    if (warp > (FG_DET ? 2 : 1)) return;
+    const Tile t = make_tile(shape);
+    if (t.lo >= t.hi) return;
+    if (warp == 0) {
+      if (lane == 0)
+        producer(smem, t, heads_item, Maps{&tm_q, &tm_k, &tm_v, &tm_do}, (i32)token(rag_q, mul_q, q_ss, t.b), (i32)token(rag_k, mul_k, k_ss, t.b),
+                 (i32)token(rag_v, mul_v, v_ss, t.b), (i32)token(rag_do, mul_do, do_ss, t.b));
+    } else if (FG_DET && warp == 2) {
+      pdl_wait();
+      const i32 q_tiles = ceil_div(s_q, TQ);
+      if (lane == 0) relay(smem, t, heads_item, dq_sem + ((i64)t.b * heads_q + t.h0) * q_tiles, q_tiles);
+    } else {
+      pdl_wait();
+      stats(smem, t, heads_item, lse_ss, lane, [&](i32 h, const float*& l, const float*& d) {
+        l = lse + ((FG_THD ? ragged_offset<FG_RAGGED_I64>(rag_lse, t.b, mul_lse) : (i64)t.b * lse_sb) + (i64)h * lse_sh);
+        d = delta + ws_row0<FG_THD>(token(rag_q, mul_q, q_ss, t.b), t.b, h, heads_q, ws_rows);
+      });
+    }
+    return;
+  }
+
+  regs_inc<MATH_REGS>();
+  const Tile t = make_tile(shape);
+  pdl_wait();
+  const u32 tid = threadIdx.x & 127;
+  const i32 row0 = t.kv0 + (i32)(wg - 1) * 64, row_limit = (FG_THD ? t.len_kv : s_kv) - row0;  // rows of dK/dV this warpgroup owns
+  // Output addresses are computed only when they are needed: kept across the loop they cost registers.
+  auto out = [&](u16* base, const void* rag, i64 mul, i64 sb, i64 sh, i64 ss) {
+    i64 at = (i64)t.b * sb;
+    if (FG_THD) at = FG_DKV_WS ? token(rag_k, mul_k, k_ss, t.b) * ss : ragged_offset<FG_RAGGED_I64>(rag, t.b, mul);
+    return base + (at + (i64)(FG_DKV_WS ? t.h0 / heads_item : t.h_kv) * sh + (i64)row0 * ss);
+  };
+  if (t.lo >= t.hi) {
+    pdl_launch();
+    store_zero<DQK>(out(dk_out, rag_dk, mul_dk, dk_sb, dk_sh, dk_ss), dk_ss, row_limit, d_qk, tid);
+    store_zero<DV>(out(dv_out, rag_dv, mul_dv, dv_sb, dv_sh, dv_ss), dv_ss, row_limit, d_v, tid);
+    return;
+  }
+  Math m;
+  m.init((u32)batch >> 31, smem, wg - 1, warp & 3, lane, scale);
+  mbar_wait(smem + BAR_KV_FULL, 0);
+  m.loop(make_walk(t, heads_item, ws_rows, dq_accum + ws_row0<FG_THD>(token(rag_q, mul_q, q_ss, t.b), t.b, t.h0, heads_q, ws_rows) * DQK + m.dq_lane()));
+  pdl_launch();
+  bar_sync<NB_DS, MATH_THREADS>();  // both warpgroups have read dS for the last time; its buffers become the staging
+  const u32 stage = smem + OFF_DS + m.wg * STAGE_BYTES;
+  store_rows<DV>(stage, m.dv, 1.f, out(dv_out, rag_dv, mul_dv, dv_sb, dv_sh, dv_ss), dv_ss, row_limit, d_v, m.wg, tid);
+  store_rows<DQK>(stage, m.dk, scale, out(dk_out, rag_dk, mul_dk, dk_sb, dk_sh, dk_ss), dk_ss, row_limit, d_qk, m.wg, tid);
+}

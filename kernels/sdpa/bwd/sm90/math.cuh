@@ -1,0 +1,324 @@
+// The two math warpgroups. Scores are kept transposed (keys in M): warpgroup c owns 64 keys, so P^T and dS^T feed dV and dK straight from
+// registers, and only dQ, which sums over all keys, needs dS in shared memory.
+//
+//   S^T = K Q^T;  P = exp2(scale log2e S - lse log2e);  dP^T = V dO^T;  dS = P o (dP - delta)
+//   dV += P^T dO;  dK += dS^T Q;  dQ = dS K, added to memory as it leaves the accumulators
+#pragma once
+#include "common/hopper.cuh"
+#include "common/wgmma.cuh"
+#include "sdpa/bwd/sm90/config.cuh"
+
+namespace fg {
+
+constexpr int NS = TQ / 2, NQ = DQ_T ? TQ / 2 : 32;  // accumulator registers of S^T and dP^T; of dQ (64 x 64, or a 64 x TQ block of dQ^T)
+constexpr u32 QCH = TQ * 128, KCH = TK * 128;  // bytes from one 64-column chunk to the next
+
+// All that the loop over a kv tile's q tiles keeps of the work description: everything else would have to live beside 240 registers.
+struct Walk {
+  float* dq;             // this thread's first four floats of the current tile's dQ
+  i64 head_jump;         // floats from a head's last tile to the next head's first
+  i32 qb, lo, hi;        // current q tile; [lo, hi)
+  i32 n;                 // tiles in all
+  i32 edge_lo, edge_hi;  // tiles whose first row is below / above these straddle a mask edge
+  i32 first, last;       // row q0 keeps keys kv0 + x with x <= q0 - first and x >= q0 - last
+  i32 keys;              // valid keys of the kv tile
+};
+FG_DEV Walk make_walk(const Tile& t, i32 heads, i32 ws_rows, float* dq) {
+  Walk w;
+  w.dq = dq + (i64)(t.hi - 1) * TQ * DQK;
+  w.head_jump = ((i64)ws_rows + (t.hi - 1 - t.lo) * TQ) * DQK;
+  w.qb = t.hi - 1, w.lo = t.lo, w.hi = t.hi;
+  w.n = heads * (t.hi - t.lo);
+  w.keys = t.len_kv - t.kv0;
+  w.first = t.kv0 - t.band.diag - t.band.right;
+  w.last = t.kv0 - t.band.diag + t.band.left;
+  w.edge_lo = w.keys < TK ? 0x7fffffff : FG_CAUSAL ? w.first + TK - 1 : -1;
+  w.edge_hi = FG_WINDOW ? w.last - (TQ - 1) : 0x7fffffff;
+  return w;
+}
+
+struct Math {
+  u32 smem, wg, warp, lane;  // wg 0, 1; warp 0..3 in it
+  float sl2;                 // scale * log2e
+  u32 ph, turn;              // parity bit of each Q / dO buffer; parity of the relay
+  // Descriptor bases at shared memory 0, every tile a constant away: K-major (d_n; d_kv and d_ds for this warpgroup), MN-major with the chunk distance
+  // of Q and dO (d_qt) and of K (d_kt).
+  u64 d_n, d_kv, d_qt, d_kt, d_ds;
+
+  float s[NS], dp[NS], dq[NQ], dk[DQK / 2], dv[DV / 2];
+  u32 p[NS / 2], ds[NS / 2];
+  float st[TQ / 4];  // row statistics in use
+
+  FG_DEV void init(u32 zero, u32 smem_, u32 wg_, u32 warp_, u32 lane_, float scale) {
+    smem = smem_, wg = wg_, warp = warp_, lane = lane_;
+    sl2 = scale * LOG2E;
+    // `zero` is a uniform 0 that the compiler does not know: with a known base ptxas builds every descriptor from literals, two moves each.
+    const u32 smem = smem_ + zero;
+    ph = turn = 0;
+    const u64 base = (u64)(((smem & 0x3ffff) >> 4) + zero) + ((u64)(64u + (1u << 30) + zero) << 32);
+    d_n = base + (1u << 16);
+    d_kv = d_n + wg * (64 * 128 >> 4);
+    d_qt = base + ((QCH >> 4) << 16);
+    d_ds = d_n + (OFF_DS >> 4) + (TQ == 128 ? wg * (64 * 128 >> 4) : 0);
+    d_kt = base + ((KCH >> 4) << 16) + (OFF_K >> 4) + (TQ != 128 ? wg * (KCH >> 4) : 0);
+  }
+  FG_DEV void clear() {
+#pragma unroll
+    for (int i = 0; i < DQK / 2; i++) dk[i] = 0.f;
+#pragma unroll
+    for (int i = 0; i < DV / 2; i++) dv[i] = 0.f;
+    pin(dk), pin(dv);
+  }
+  FG_DEV static constexpr u32 kstep(int k, u32 chunk) { return (k >> 2) * (chunk >> 4) + (k & 3) * 2; }
+
+  // ---- products: issue and commit; at: buffer ----
+  // A base that the compiler cannot fold with the k steps: folded, each step costs two more instructions.
+  FG_DEV static u64 at_buffer(u64 base, u32 offset) {
+    base += offset >> 4;
+    asm volatile("" : "+l"(base));
+    return base;
+  }
+  FG_DEV void issue_s(u32 at) {
+    const u64 k_a = at_buffer(d_kv, OFF_K), q_b = at_buffer(d_n, OFF_Q + at * Q_BYTES);
+    pin(s), wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < DQK / 16; k++) Wgmma<BF16, TQ>::ss(s, k_a + kstep(k, KCH), q_b + kstep(k, QCH), k != 0);
+    wgmma_commit();
+  }
+  FG_DEV void issue_dp(u32 at) {
+    const u64 v_a = at_buffer(d_kv, OFF_V), do_b = at_buffer(d_n, OFF_DO + at * DO_BYTES);
+    pin(dp), wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < DV / 16; k++) Wgmma<BF16, TQ>::ss(dp, v_a + kstep(k, KCH), do_b + kstep(k, QCH), k != 0);
+    wgmma_commit();
+  }
+  FG_DEV void issue_dv(u32 at) {
+    const u64 do_t = at_buffer(d_qt, OFF_DO + at * DO_BYTES);
+    pin(dv), wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < TQ / 16; k++) Wgmma<BF16, DV, 1>::rs(dv, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3], do_t + k * 128, 1);
+    wgmma_commit();
+  }
+  FG_DEV void issue_dk(u32 at) {
+    const u64 q_t = at_buffer(d_qt, OFF_Q + at * Q_BYTES);
+    pin(dk), wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < TQ / 16; k++) Wgmma<BF16, DQK, 1>::rs(dk, ds[4 * k], ds[4 * k + 1], ds[4 * k + 2], ds[4 * k + 3], q_t + k * 128, 1);
+    wgmma_commit();
+  }
+  FG_DEV void issue_dq(u32 at) {
+    const u64 ds = at_buffer(d_ds, at * DS_BYTES);
+    pin(dq), wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < TK / 16; k++)
+#if FG_Q_TILE == 48
+      Wgmma<BF16, TQ, 0, 1>::ss(dq, d_kt + k * 128, ds + kstep(k, QCH), k != 0);
+#else
+      Wgmma<BF16, 64, 1>::ss(dq, ds + kstep(k, QCH), d_kt + k * 128, k != 0);
+#endif
+    wgmma_commit();
+  }
+  // The third block of dQ^T, by the warpgroup whose turn it is, beside dK. In the registers of the first, which has been added.
+  FG_DEV void third_dq(float* to, u32 at) {
+#if FG_Q_TILE == 48
+    if (at != wg) return;
+    const u64 ds = at_buffer(d_ds, at * DS_BYTES), kt = at_buffer(d_kt, (2 - wg) * KCH);
+    pin(dq), wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < TK / 16; k++) Wgmma<BF16, TQ, 0, 1>::ss(dq, kt + k * 128, ds + kstep(k, QCH), k != 0);
+    wgmma_commit();
+    wgmma_wait<0>(), pin(dq);
+    add_block(to + (8 - 4 * (i32)wg) * (TQ / 8 * 128));
+#endif
+  }
+
+  // ---- element-wise pieces ----
+  FG_DEV void mask(const Walk& w) {
+    const i32 q0 = w.qb * TQ;
+    bool edge = q0 < w.edge_lo;
+    if (FG_WINDOW) edge |= q0 > w.edge_hi;
+    if (!edge) return;
+    const float dead = __int_as_float(sl2 > 0.f ? 0xff800000 : 0x7f800000);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const i32 key = (i32)(wg * 64 + warp * 16 + (lane >> 2)) + 8 * h, q = q0 + 2 * (i32)(lane & 3);
+      // columns first .. last of this row are kept
+      i32 first = FG_CAUSAL ? key + w.first - q : -TQ;
+      const i32 last = FG_WINDOW ? key + w.last - q : 2 * TQ;
+      if (key >= w.keys) first = TQ;
+      asm volatile("" : "+r"(first));  // else ptxas turns the branch into selects that every tile pays for
+#pragma unroll
+      for (int j = 0; j < TQ / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+          bool out = 8 * j + e < first;
+          if (FG_WINDOW) out |= 8 * j + e > last;
+          s[4 * j + 2 * h + e] = out ? dead : s[4 * j + 2 * h + e];
+        }
+    }
+  }
+  // The rows' numbers of each 8-column block. With 48 rows they are loaded before the wait for the product they go with; at 64 rows that was 3-8 %
+  // slower, at 128 it does not fit.
+  static constexpr bool EARLY_STATS = TQ == 48;
+  FG_DEV void stat(u32 at, int j) { lds_f32x2(smem + at + (lane & 3) * 8 + j * 32, st[2 * j], st[2 * j + 1]); }
+  FG_DEV void early(u32 at) {
+    if (!EARLY_STATS) return;
+#pragma unroll
+    for (int j = 0; j < TQ / 8; j++) stat(at, j);
+  }
+  FG_DEV static u32 lse(u32 at) { return OFF_LSE + at * (TQ * 4); }
+  FG_DEV static u32 delta(u32 at) { return OFF_DELTA + at * (TQ * 4); }
+  FG_DEV void softmax(u32 at) {
+#pragma unroll
+    for (int j = 0; j < TQ / 8; j++) {
+      if (!EARLY_STATS) stat(lse(at), j);
+#pragma unroll
+      for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(fmaf(s[4 * j + e], sl2, st[2 * j + (e & 1)]));
+      p[2 * j] = pack2<BF16>(s[4 * j], s[4 * j + 1]);
+      p[2 * j + 1] = pack2<BF16>(s[4 * j + 2], s[4 * j + 3]);
+    }
+  }
+  FG_DEV void dsoftmax(u32 at) {
+#pragma unroll
+    for (int j = 0; j < TQ / 8; j++) {
+      if (!EARLY_STATS) stat(delta(at), j);
+      const float a = st[2 * j], b = st[2 * j + 1];
+      ds[2 * j] = pack2<BF16>(s[4 * j] * (dp[4 * j] - a), s[4 * j + 1] * (dp[4 * j + 1] - b));
+      ds[2 * j + 1] = pack2<BF16>(s[4 * j + 2] * (dp[4 * j + 2] - a), s[4 * j + 3] * (dp[4 * j + 3] - b));
+    }
+    // dS^T -> [q][kv]: matrices (kv 0-7, kv 8-15) x (q 0-7, q 8-15), transposed on the way
+    const u32 base = smem + OFF_DS + at * DS_BYTES + wg * QCH;
+    const u32 q = ((lane >> 4) & 1) * 8 + (lane & 7), unit = 2 * warp + ((lane >> 3) & 1);
+    const u32 at_lane = base + q * 128 + ((unit ^ (q & 7)) << 4);
+#pragma unroll
+    for (int j = 0; j < TQ / 16; j++) stsm4t(at_lane + j * 2048, ds[4 * j], ds[4 * j + 1], ds[4 * j + 2], ds[4 * j + 3]);
+  }
+  FG_DEV void add_block(float* to) {
+#pragma unroll
+    for (int j = 0; j < NQ / 4; j++) red_v4(to + j * 128, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+  }
+  FG_DEV void add_dq(float* to, u32 at) {
+    if (FG_DET) mbar_wait(smem + BAR_DQ_GO, turn);
+    add_block(to);
+    third_dq(to, at);
+    if (FG_DET) {
+      __syncwarp();
+      if (lane == 0) mbar_arrive(smem + BAR_DQ_DONE);
+      turn ^= 1;
+    }
+  }
+  // This thread's place in a tile of dq_accum (chain.cuh: 16x8 tiles of 128 floats, head dim first). dQ^T: (16 head-dim columns) x (8 rows) tiles, rows
+  // first, in blocks of TQ rows by D_QK.
+  FG_DEV i32 dq_lane() const {
+    if (DQ_T) return (i32)(wg * 4 + warp) * (TQ / 8 * 128) + (i32)lane * 4;
+    const i32 row16 = (i32)(warp + (TQ == 128 ? 4 * wg : 0)), col8 = TQ == 64 ? (i32)wg * (DQK / 16) : 0;
+    return dq_tile_offset<DQK>(row16, col8) + (i32)lane * 4;
+  }
+
+  // A hard barrier. Parting it into arrive and wait, so that one warpgroup's exponentials run beside the other's products, was 5-15 % slower.
+  FG_DEV void ds_ready() {
+    fence_async_smem();
+    bar_sync<NB_DS, MATH_THREADS>();
+  }
+  FG_DEV void wait_q(u32 at) { mbar_wait(smem + BAR_Q_FULL + 8 * at, (ph >> at) & 1); }
+  FG_DEV void wait_do(u32 at) { mbar_wait(smem + BAR_DO_FULL + 8 * at, (ph >> at) & 1); }
+  FG_DEV void free_q(u32 at) {
+    if (lane == 0) mbar_arrive(smem + BAR_Q_FREE + 8 * at);
+  }
+  FG_DEV void free_do(u32 at) {
+    if (lane == 0) mbar_arrive(smem + BAR_DO_FREE + 8 * at);
+    ph ^= 1u << at;
+  }
+
+  FG_DEV void walk(Walk& w) {
+    if (w.qb == w.lo) {
+      w.qb = w.hi - 1;
+      w.dq += w.head_jump;
+    } else {
+      w.qb--;
+      w.dq -= TQ * DQK;
+    }
+  }
+
+  // ---- the n q tiles of one kv tile, in the order FG_ORDER ----
+  FG_DEV void loop(Walk w) {
+    clear();
+    const i32 n = w.n;
+#if FG_ORDER == 0
+    // One tile after the other.
+#pragma unroll 1
+    for (i32 i = 0; i < n; i++) {
+      const u32 at = i & 1;
+      wait_q(at);
+      issue_s(at);
+      wait_do(at);
+      issue_dp(at);
+      early(lse(at));
+      wgmma_wait<1>(), pin(s);
+      mask(w);
+      softmax(at);
+      early(delta(at));
+      wgmma_wait<0>(), pin(dp);
+      dsoftmax(at);
+      issue_dv(at);
+      ds_ready();
+      issue_dq(at);
+      wgmma_wait<1>(), pin(dv);
+      free_do(at);
+      issue_dk(at);
+      wgmma_wait<1>(), pin(dq);
+      add_dq(w.dq, at);
+      wgmma_wait<0>(), pin(dk);
+      free_q(at);
+      walk(w);
+    }
+#else
+    // Rotated: S of the next tile runs beside dQ and dK of this one. Nothing is in flight across the back edge, or ptxas serialises the wgmmas.
+    wait_q(0);
+    issue_s(0);
+    wait_do(0);
+    issue_dp(0);
+    early(lse(0));
+    wgmma_wait<1>(), pin(s);
+    head(w, 0);
+#pragma unroll 1
+    for (i32 i = 0; i < n - 1; i++) {
+      const u32 at = i & 1, nx = at ^ 1;
+      issue_dq(at);
+      wait_q(nx);
+      issue_s(nx);
+      issue_dk(at);
+      wgmma_wait<2>(), pin(dq);
+      add_dq(w.dq, at);
+      wait_do(nx);
+      issue_dp(nx);
+      early(lse(nx));
+      wgmma_wait<1>(), pin(s), pin(dk);
+      free_q(at);
+      walk(w);
+      head(w, nx);
+    }
+    const u32 at = (n - 1) & 1;
+    issue_dq(at);
+    issue_dk(at);
+    wgmma_wait<1>(), pin(dq);
+    add_dq(w.dq, at);
+    wgmma_wait<0>(), pin(dk);
+    free_q(at);
+#endif
+  }
+  // From S ready (dP in flight) to dS visible and dV done.
+  FG_DEV void head(const Walk& w, u32 at) {
+    mask(w);
+    softmax(at);
+    early(delta(at));
+    wgmma_wait<0>(), pin(dp);
+    dsoftmax(at);
+    issue_dv(at);
+    ds_ready();
+    wgmma_wait<0>(), pin(dv);
+    free_do(at);
+  }
+};
+
+}  // namespace fg
