@@ -70,6 +70,7 @@ mod tests {
             (20617, "sdpa_bwd_sm90"),
             (20650, "sdpa_bwd_cpu"),
             (20700, "nvfp4_qat_fwd_sm120"),
+            (20717, "nvfp4_qat_fwd_sm90"),
             (20750, "nvfp4_qat_fwd_cpu"),
             (20850, "nvfp4_qat_bwd_cpu"),
             (20950, "grouped_gemm_dsrelu_cpu"),

@@ -36,6 +36,8 @@ pub static SOURCES: &[Source] = sources![
     "qat/fwd/mma/fake_p.cuh",
     "qat/fwd/mma/quantize.cu",
     "qat/fwd/mma/quantized_pv.cu",
+    "qat/fwd/sm90/quantized_pv.cu",
+    "qat/fwd/sm90/walk.cuh",
     "sdpa/bwd/mma/chain.cuh",
     "sdpa/bwd/mma/cvt.cu",
     "sdpa/bwd/mma/dbias_cvt.cu",

@@ -1,11 +1,13 @@
 //! Family `nvfp4_qat_fwd`: the forward of NVFP4 attention for quantisation-aware training ([`crate::qat`]).
 
+mod chain;
 pub mod cpu;
 mod cpu_tile;
 pub mod heuristics;
 mod mma;
 mod quantize;
 pub mod rows;
+mod sm90;
 
 #[cfg(test)]
 mod goldens;

@@ -41,9 +41,9 @@ impl Copies {
     /// The copies in place of the operands of these names.
     pub fn base(&self, name: &str) -> Option<Base> {
         match name {
-            "q" => Some(Base::Region(self.q)),
-            "k" => Some(Base::Region(self.k)),
-            "v" => Some(Base::Region(self.v)),
+            "q" | "tm_q" => Some(Base::Region(self.q)),
+            "k" | "tm_k" => Some(Base::Region(self.k)),
+            "v" | "tm_v" => Some(Base::Region(self.v)),
             _ => None,
         }
     }

@@ -1,18 +1,17 @@
 //! The rows of the NVFP4 QAT forward. Position is rank, id is identity.
 
+use super::chain::lower;
+use super::{mma, sm90};
 use crate::caps::{HeadDims, KnobDomain, LayoutRule};
 use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Knob, Maturity, Row, SdpaCaps};
 
 /// Every row.
-pub static ROWS: &[Row] = &[SM120, CPU];
+pub static ROWS: &[Row] = &[SM90, SM120, CPU];
 
-/// Quantised copies, the plain mma.sync forward on them, and a second walk for the quantised P.
-const SM120: Row = Row {
-    id: 20700,
-    name: "nvfp4_qat_fwd_sm120",
-    maturity: Maturity::OptIn,
-    caps: Caps::Sdpa(SdpaCaps {
-        arch: Arch::Sm { lo: 90, hi: 129 },
+/// What both CUDA rows serve, on these architectures.
+const fn cuda(lo: u32, hi: u32) -> Caps {
+    Caps::Sdpa(SdpaCaps {
+        arch: Arch::Sm { lo, hi },
         dtypes: &[DType::BF16],
         head_dims: HeadDims { native: &[(64, 64), (128, 128)], pad_multiple: 16, dqk_ge_dv: false },
         layout: LayoutRule::DenseFlex,
@@ -31,12 +30,35 @@ const SM120: Row = Row {
             F::UnequalHeadDims,
         ]),
         thd_needs_totals: false,
-    }),
-    knobs: &[KnobDomain { knob: Knob::SchedPolicy, values: &[0, 1, 2] }],
+    })
+}
+
+const SCHED: &[KnobDomain] = &[KnobDomain { knob: Knob::SchedPolicy, values: &[0, 1, 2] }];
+
+/// Quantised copies, the plain wgmma forward on them, and a second walk for the quantised P.
+const SM90: Row = Row {
+    id: 20717,
+    name: "nvfp4_qat_fwd_sm90",
+    maturity: Maturity::OptIn,
+    caps: cuda(90, 90),
+    knobs: SCHED,
+    note: Some("Head dims are multiples of 16 up to 128. Bitwise reproducible."),
+    sources: sm90::SOURCES,
+    extra: |row, facts, knobs, target| lower(&sm90::WALKS, row, facts, knobs, target).err(),
+    lower: |facts, knobs, target| lower(&sm90::WALKS, &SM90, facts, knobs, target),
+};
+
+/// As [`SM90`], by mma.sync.
+const SM120: Row = Row {
+    id: 20700,
+    name: "nvfp4_qat_fwd_sm120",
+    maturity: Maturity::OptIn,
+    caps: cuda(90, 129),
+    knobs: SCHED,
     note: Some("One source for compute capability 9.0 to 12.x. Head dims are multiples of 16 up to 128. Bitwise reproducible."),
-    sources: super::mma::SOURCES,
-    extra: |row, facts, knobs, target| super::mma::lower(row, facts, knobs, target).err(),
-    lower: |facts, knobs, target| super::mma::lower(&SM120, facts, knobs, target),
+    sources: mma::SOURCES,
+    extra: |row, facts, knobs, target| lower(&mma::WALKS, row, facts, knobs, target).err(),
+    lower: |facts, knobs, target| lower(&mma::WALKS, &SM120, facts, knobs, target),
 };
 
 const CPU: Row = Row {

@@ -7,7 +7,7 @@ mod decode;
 pub mod heuristics;
 pub(crate) mod lower;
 pub(crate) mod prefill;
-mod prefill_sm90;
+pub(crate) mod prefill_sm90;
 pub mod rows;
 pub mod rules;
 pub mod split;

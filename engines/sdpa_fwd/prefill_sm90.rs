@@ -104,23 +104,30 @@ pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result
     let c = rules::prefill_sm90(row, f, target)?;
     let scale = scale(row, f)?;
     let sched = knobs.get(Knob::SchedPolicy).unwrap_or(Sched::Natural as i64);
+    let params = params(f, &c, sched, section(f, &c, sched, target), scale);
+    let step = launch(PREFILL, &defines(f, &c), &shape(f, &c, target), params, target);
+    Ok(LaunchPlan { steps: vec![step], ..LaunchPlan::default() })
+}
+
+/// Shape of the launch, and of every other one with these tiles: one CTA a multiprocessor, which takes several tiles in turn and loads the next
+/// one's queries under the end of the last.
+pub fn shape(f: &SdpaFacts, c: &Config, target: &Target) -> Shape {
     let resident = match target {
         Target::Cuda { sm_count, .. } => i64::from(*sm_count),
         Target::Cpu => 1,
     };
-    let shape = Shape {
-        // One CTA a multiprocessor, which takes several tiles in turn and loads the next one's queries under the end of the last.
-        grid: tiles(f, &c).min(resident),
-        block: c.threads(),
-        smem: c.smem(),
-        waits: false,
-    };
-    let params = params(f, &c, sched, section(f, &c, sched, target), scale);
-    let step = launch(PREFILL, &defines(f, &c), &shape, params, target);
-    Ok(LaunchPlan { steps: vec![step], ..LaunchPlan::default() })
+    Shape { grid: tiles(f, c).min(resident), block: c.threads(), smem: c.smem(), waits: false }
 }
 
-fn defines(f: &SdpaFacts, c: &Config) -> Vec<(&'static str, i64)> {
+/// Tensor maps of Q, K and V.
+pub fn maps(f: &SdpaFacts, c: &Config) -> [(&'static str, Arg); 3] {
+    let (ports, thd) = (&f.ports, f.features.has(Feature::Thd));
+    [("tm_q", &ports.q, GROUP_ROWS), ("tm_k", &ports.k, c.kv_tile), ("tm_v", &ports.v, c.kv_tile)]
+        .map(|(name, port, rows)| (name, tile_map(port, thd, CHUNK, rows, 2 * CHUNK)))
+}
+
+/// Switches of the kernel and of every other one that keeps its tiles.
+pub fn defines(f: &SdpaFacts, c: &Config) -> Vec<(&'static str, i64)> {
     let mut list = vec![
         ("FG_D_QK", c.d_qk),
         ("FG_D_V", c.d_v),
@@ -147,8 +154,8 @@ fn params(f: &SdpaFacts, c: &Config, sched: i64, section: i64, scale: f32) -> Pa
     let thd = f.features.has(Feature::Thd);
     let stats = stats_port(f);
     let mut p = Params::default();
-    for (name, port, rows) in [("tm_q", &ports.q, GROUP_ROWS), ("tm_k", &ports.k, c.kv_tile), ("tm_v", &ports.v, c.kv_tile)] {
-        p.push(name, tile_map(port, thd, CHUNK, rows, 2 * CHUNK));
+    for (name, map) in maps(f, c) {
+        p.push(name, map);
     }
     let pointers = [
         ("o", &ports.o),

@@ -126,7 +126,8 @@ pub fn decode(row: &Row, f: &SdpaFacts, knobs: &Knobs, target: &Target) -> Resul
     }
 }
 
-fn smem(row: &Row, target: &Target) -> Result<u32, Decline> {
+/// Shared memory that a block may ask for.
+pub fn smem(row: &Row, target: &Target) -> Result<u32, Decline> {
     match target {
         Target::Cuda { smem_optin, .. } => Ok(*smem_optin),
         Target::Cpu => Err(row.decline(Code::Arch, "device=cpu", "the device is cpu; this row serves CUDA devices")),

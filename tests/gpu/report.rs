@@ -1,7 +1,7 @@
 //! Runs a selection of a suite on the GPU, prints what came of it, writes the evidence.
 
 use crate::args::Args;
-use crate::cases::{Case, Lens, Logits, MaskKind, ScaleKind, BWD, BWD_SM90, HOPPER, PREFILL, QAT_BWD, QAT_FWD};
+use crate::cases::{Case, Lens, Logits, MaskKind, ScaleKind, BWD, BWD_SM90, HOPPER, PREFILL, QAT_BWD, QAT_FWD, QAT_FWD_SM90};
 use crate::suite::{Listing, Suite};
 use crate::work::{self, Item, Tally, Verdict};
 use crate::{evidence, rng};
@@ -45,6 +45,7 @@ fn group(case: &Case) -> String {
         PREFILL => "prefill",
         HOPPER => "prefill on Hopper",
         QAT_FWD => "NVFP4 QAT forward",
+        QAT_FWD_SM90 => "NVFP4 QAT forward on Hopper",
         QAT_BWD if case.deterministic => "NVFP4 QAT backward, deterministic",
         QAT_BWD => "NVFP4 QAT backward, default",
         _ => "decode",

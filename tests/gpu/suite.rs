@@ -1,6 +1,6 @@
 //! The suites: a case list, its specials, and what the list must show before any GPU is asked.
 
-use crate::cases::{backward, forward, qat, Case, BWD, BWD_SM90, DECODE, HOPPER, PREFILL, QAT_BWD, QAT_FWD};
+use crate::cases::{backward, forward, qat, Case, BWD, BWD_SM90, DECODE, HOPPER, PREFILL, QAT_BWD, QAT_FWD, QAT_FWD_SM90};
 use crate::plan::{plan, Planned};
 use crate::special::{self, Special};
 use crate::{evidence, far};
@@ -72,7 +72,7 @@ impl Suite {
         match self {
             Suite::Bwd => &[BWD, BWD_SM90],
             Suite::Fwd => &[PREFILL, DECODE, HOPPER],
-            Suite::QatFwd => &[QAT_FWD],
+            Suite::QatFwd => &[QAT_FWD, QAT_FWD_SM90],
             Suite::QatBwd => &[QAT_BWD],
         }
     }
@@ -89,8 +89,8 @@ impl Suite {
             Suite::Bwd => (500, 30),
             // Tiles again, and packed heads without groups.
             Suite::Fwd => (1200, 40),
-            // The lists hold more than a row has to serve: V of another head dim than Q at least.
-            Suite::QatFwd => (150, 120),
+            Suite::QatFwd => (480, 0),
+            // The list holds more than a row has to serve: V of another head dim than Q at least.
             Suite::QatBwd => (200, 200),
         }
     }

@@ -50,8 +50,8 @@ fn graph(s: &Shape, backward: bool) -> Graph {
     g
 }
 
-/// What the sweep compiles of a QAT row for one head-dim flavour on one architecture. The plain forward's kernel, which the QAT forward
-/// launches as it is, belongs to the sweep of the plain forward.
+/// What the sweep compiles of a QAT row for one head-dim flavour on one architecture. The plain forward's kernels, which the QAT forward
+/// launches as they are, belong to the sweep of the plain forward.
 pub fn work(row: &Row, (d_qk, d_v): (i64, i64), cc: u32) -> Vec<Launch> {
     let backward = row.name.starts_with("nvfp4_qat_bwd");
     let mut shapes = vec![Shape { d_qk, d_v, heads_kv: HEADS, rich: false }];
@@ -59,5 +59,5 @@ pub fn work(row: &Row, (d_qk, d_v): (i64, i64), cc: u32) -> Vec<Launch> {
         shapes.push(Shape { d_qk, d_v, heads_kv: 2, rich: true });
     }
     let all = shapes.iter().flat_map(|s| launches_of(row, &graph(s, backward), cc));
-    all.filter(|l| l.kernel.entry != "fg_sdpa_fwd_prefill").collect()
+    all.filter(|l| !l.kernel.entry.starts_with("fg_sdpa_fwd")).collect()
 }

@@ -14,6 +14,7 @@ pub const PREFILL: &str = "sdpa_fwd_prefill_sm80";
 pub const DECODE: &str = "sdpa_fwd_decode_sm80";
 pub const HOPPER: &str = "sdpa_fwd_prefill_sm90";
 pub const QAT_FWD: &str = "nvfp4_qat_fwd_sm120";
+pub const QAT_FWD_SM90: &str = "nvfp4_qat_fwd_sm90";
 pub const QAT_BWD: &str = "nvfp4_qat_bwd_sm120";
 
 /// Mask of a case; numbers are offsets (W, R).
@@ -275,7 +276,7 @@ impl Case {
 
     /// Whether Q, K, V and P are fake-quantised to NVFP4.
     pub fn is_qat(&self) -> bool {
-        self.engine == QAT_FWD || self.engine == QAT_BWD
+        [QAT_FWD, QAT_FWD_SM90, QAT_BWD].contains(&self.engine)
     }
 
     /// Whether two runs must give the same bits: a forward always, a backward when asked.

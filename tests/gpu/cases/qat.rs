@@ -3,7 +3,7 @@
 //!
 //! Both lists hold what the operation has, whether or not a row serves it: a row that declines something has fewer eligible cases.
 
-use super::{sizes, Case, Fwd, Layout, Lens, Logits, MaskKind, KV_HEADS, QAT_BWD, QAT_FWD};
+use super::{sizes, Case, Fwd, Layout, Lens, Logits, MaskKind, KV_HEADS, QAT_BWD, QAT_FWD, QAT_FWD_SM90};
 use frostgraph::engines::Knob;
 
 const VALUES: [Logits; 6] = [Logits::Normal, Logits::ZeroBlocks, Logits::Ties, Logits::FarScales, Logits::Tiny, Logits::Peaked];
@@ -78,9 +78,43 @@ fn list(engine: &'static str, deterministic: &[bool]) -> Vec<Case> {
     all
 }
 
+/// What the forward rows have beyond the list: zero-padded head dims, every order of the tiles over more tiles than multiprocessors, and more keys than
+/// the Hopper row walks in short tiles.
+fn forward_only(engine: &'static str) -> Vec<Case> {
+    let mut all = Vec::new();
+    for (n, (d_qk, d_v)) in [(16, 16), (32, 16), (80, 48), (96, 112), (16, 128), (112, 96)].into_iter().enumerate() {
+        for mask in [MaskKind::None, MaskKind::CausalBottomRight] {
+            all.push(Case { engine, mask, h_kv: KV_HEADS[n % 3], d_qk, d_v, ..Case::default() });
+        }
+    }
+    for (n, mask) in [MaskKind::Causal, MaskKind::CausalWindow(33), MaskKind::None].into_iter().enumerate() {
+        for sched in [0, 1, 2] {
+            let d = [64, 128][(n + sched as usize) % 2];
+            let knobs = vec![(Knob::SchedPolicy, sched)];
+            all.push(Case {
+                engine,
+                mask,
+                b: 7,
+                h_q: 16,
+                h_kv: 4,
+                s_q: 200,
+                s_kv: 300,
+                d_qk: d,
+                d_v: d,
+                knobs,
+                ..Case::default()
+            });
+        }
+    }
+    for mask in [MaskKind::None, MaskKind::CausalBottomRight] {
+        all.push(Case { engine, mask, b: 1, h_q: 2, h_kv: 1, s_q: 70, s_kv: 8300, d_qk: 128, d_v: 128, ..Case::default() });
+    }
+    all
+}
+
 /// Forward cases.
 pub fn forward() -> Vec<Case> {
-    list(QAT_FWD, &[false])
+    [QAT_FWD, QAT_FWD_SM90].into_iter().flat_map(|engine| [list(engine, &[false]), forward_only(engine)].concat()).collect()
 }
 
 /// Backward cases: the list, then every tile pair of the row by name, because a device has only one of them as its default.

@@ -2,8 +2,9 @@
 
 use super::{codec, failed, faults, fifty_runs, life, must, replays, Special};
 use crate::build::{DV, D_O, HIGH, K, O, Q, STATS, V};
-use crate::cases::{Case, Layout, Lens, MaskKind, QAT_BWD, QAT_FWD};
+use crate::cases::{Case, Layout, Lens, MaskKind, QAT_BWD, QAT_FWD, QAT_FWD_SM90};
 use crate::run::Gpu;
+use frostgraph::engines::Target;
 use frostgraph::Result;
 
 /// The specification's geometry, which the specials vary.
@@ -19,6 +20,7 @@ fn big(engine: &'static str, deterministic: bool) -> Case {
 pub const FORWARD: &[Special] = &[
     ("determinism: 50 runs, idle and beside a busy stream", |g, s| fifty_runs(g, &[plain(QAT_FWD), big(QAT_FWD, false)], s)),
     ("capture, replay with other inputs and newly dead rows", |g, s| capture(g, QAT_FWD, s)),
+    ("Hopper row: determinism, capture, streams, workspace faults", hopper),
     ("work goes to the caller's stream alone (report 126)", |g, s| life::streams(g, &plain(QAT_FWD), s)),
     ("two threads, one executable", |g, s| life::threads(g, &plain(QAT_FWD), s)),
     ("workspace faults leave the device usable (report 125)", |g, s| faults::workspace_faults(g, &plain(QAT_FWD), s)),
@@ -37,6 +39,17 @@ pub const BACKWARD: &[Special] = &[
     ("the GPU's forward feeds the GPU's backward", pair),
     ("NVFP4 conversions: equal bits in CUDA and in Rust", codec::nvfp4_bits),
 ];
+
+/// What the list above asks of the portable row, where the device has the other one.
+fn hopper(gpu: &Gpu, seed: u64) -> Result<()> {
+    if !matches!(gpu.device.target(), Target::Cuda { cc: 90, .. }) {
+        return Ok(());
+    }
+    fifty_runs(gpu, &[plain(QAT_FWD_SM90), big(QAT_FWD_SM90, false)], seed)?;
+    capture(gpu, QAT_FWD_SM90, seed)?;
+    life::streams(gpu, &plain(QAT_FWD_SM90), seed)?;
+    faults::workspace_faults(gpu, &plain(QAT_FWD_SM90), seed)
+}
 
 /// Lengths fall, so rows past them die; with 40 keys for 130 queries the first 90 rows see none.
 fn capture(gpu: &Gpu, engine: &'static str, seed: u64) -> Result<()> {
