@@ -24,7 +24,7 @@ fn knob_sets(row: &Row, f: &SdpaFacts, target: &Target, mode: Mode) -> Vec<Knobs
         return splits.into_iter().map(|s| Knobs::new(&[(Knob::SplitKv, s)])).collect();
     }
     if row.domain(Knob::TileM).is_some() {
-        return prefill_sets(f, fallback);
+        return prefill_sets(f, target, fallback);
     }
     if row.domain(Knob::SchedPolicy).is_some() {
         let order = |s: &Sched| Knobs::new(&[(Knob::SchedPolicy, *s as i64)]);
@@ -52,12 +52,12 @@ impl Point {
     }
 }
 
-fn prefill_sets(f: &SdpaFacts, fallback: bool) -> Vec<Knobs> {
+fn prefill_sets(f: &SdpaFacts, target: &Target, fallback: bool) -> Vec<Knobs> {
     let Some(padded) = flavour(f.d_qk, f.d_v) else { return Vec::new() };
     if fallback {
         return vec![Point { tiles: (64, 64), sched: Sched::Natural, packed: false }.knobs()];
     }
-    let best = default_tiles(padded, f.ports.bias.is_some());
+    let best = best_tiles(f, padded, target);
     let scheds = scheds(f);
     let grouped = f.h_q != f.h_kv;
     // Packing pays where one head's rows do not fill a tile; elsewhere it is offered last.
@@ -70,6 +70,33 @@ fn prefill_sets(f: &SdpaFacts, fallback: bool) -> Vec<Knobs> {
     }
     points.extend(tiles(padded.1).iter().filter(|t| **t != best).map(|&tiles| Point { tiles, ..base }));
     points.into_iter().map(Point::knobs).collect()
+}
+
+/// The measured tiles, or tiles of 64 rows where those of 128 leave multiprocessors idle: there a problem takes as long as its longest
+/// tile (facts §7.4 has such a rule for another row). Half of a banded grid's work is masked away, so it counts half.
+///
+/// On an H200, us with 128 rows against 64x64 and 64x128: H8 S1024 d64 24.0, 18.0, 16.8; H16 S512 d128 23.5, 15.6, 16.1; causal H8
+/// S2048 d128 62.6, 51.3, 44.0; causal H32/8 S1024 d128 46.0, 39.4. At 2,048 blocks (causal H64/8 S4096 d128) 128 rows lead by 14 %.
+fn best_tiles(f: &SdpaFacts, padded: (i64, i64), target: &Target) -> (i64, i64) {
+    const LONG: i64 = 1024;
+    const MEASURED_ON: u32 = 90;
+    let (bias, best) = (f.ports.bias.is_some(), default_tiles(padded, f.ports.bias.is_some()));
+    let Target::Cuda { sm_count, cc, .. } = target else { return best };
+    let blocks = |rows: i64| {
+        let all = ceil_div(f.s_q, rows).saturating_mul(f.h_q).saturating_mul(f.b);
+        if f.mask.is_bounded() {
+            ceil_div(all, 2)
+        } else {
+            all
+        }
+    };
+    let fits = |rows: i64| blocks(rows) <= i64::from(*sm_count);
+    if !fits(best.0) {
+        return best;
+    }
+    // 128 keys a tile leave room for one block a multiprocessor: they pay where there is no second one, and enough keys to stream.
+    let wide = fits(64) && f.s_kv >= LONG && !bias && *cc == MEASURED_ON && tiles(padded.1).contains(&(64, 128));
+    (64, if wide { 128 } else { 64 })
 }
 
 /// Orders of the tiles, best first (facts §7.4). Equal tiles need no order; packed sequences end at different places, so their longest

@@ -150,8 +150,8 @@ fn prefill_golden_of_facts_7_8() {
     let dense = Case { right: None, h_kv: 16, ..case.clone() };
     assert_eq!(ranked(&dense, 100, Mode::A)[0], at(0, 0, 128, 64));
     assert!(ranked(&dense, 100, Mode::A).iter().all(|p| p.contains("SCHED_POLICY=0")), "equal tiles need no order");
-    let few = Case { s_q: 40, ..case.clone() };
-    assert_eq!(ranked(&few, 100, Mode::A)[0], at(1, 2, 128, 64), "rows of one head do not fill a tile");
+    let short = Case { s_q: 40, b: 20, ..case.clone() };
+    assert_eq!(ranked(&short, 100, Mode::A)[0], at(1, 2, 128, 64), "rows of one head do not fill a tile");
     let long = Case { s_kv: 1 << 17, s_q: 1 << 17, d_qk: 256, d_v: 256, ..case };
     assert_eq!(ranked(&long, 100, Mode::A)[0], at(0, 1, 64, 64), "one head is 128 MiB: no section fits");
 }
@@ -172,6 +172,26 @@ fn hopper_leads_where_it_was_measured() {
     assert!(few[0].starts_with("20517["), "{few:?}");
     let bias = Case { bias: Some((DType::F32, 1)), right: None, ..case };
     assert!(ranked(&bias, 90, Mode::A)[0].starts_with("20508["), "what the row lacks stays with the portable one");
+}
+
+/// Measured on an H200: tiles of 64 rows where those of 128 are fewer than the multiprocessors, half as many under a band.
+#[test]
+fn few_blocks_take_shorter_tiles() {
+    let first = |h: i64, s: i64, d: i64, causal: bool, cc: u32| {
+        let right = causal.then_some(0);
+        let case = Case { b: 1, h_q: h, h_kv: h, s_q: s, s_kv: s, d_qk: d, d_v: d, right, ..forward() };
+        let first = ranked(&case, cc, Mode::A).into_iter().find(|p| p.starts_with("20508")).expect("a plan of the row");
+        let at = |name: &str| first.split(name).nth(1).and_then(|t| t.split([',', ']']).next()?.parse::<i64>().ok());
+        (at("TILE_M=").unwrap_or(0), at("TILE_N=").unwrap_or(0))
+    };
+    assert_eq!(first(16, 512, 128, false, 90), (64, 64), "64 blocks");
+    assert_eq!(first(8, 1024, 64, false, 90), (64, 128), "64 blocks, 1,024 keys");
+    assert_eq!(first(8, 1024, 64, false, 80), (64, 64), "128 keys a tile were measured on compute capability 9.0");
+    assert_eq!(first(16, 1024, 128, false, 90), (64, 64), "128 blocks, 256 of 64 rows");
+    assert_eq!(first(17, 1024, 128, false, 90), (128, 64), "136 blocks");
+    assert_eq!(first(8, 2048, 128, true, 90), (64, 128), "half of 256 blocks of 64 rows");
+    assert_eq!(first(32, 1024, 128, true, 90), (64, 64), "half of 256 blocks");
+    assert_eq!(first(34, 1024, 128, true, 90), (128, 64), "half of 272 blocks");
 }
 
 #[test]
