@@ -36,18 +36,48 @@ fn machine(results: &Value) -> String {
     )
 }
 
+/// Whether some case ran on the Hopper row as well: then its columns are shown.
+fn has_sm90(results: &Value) -> bool {
+    list(results, "cases").iter().any(|c| c["ours"]["sm90"].is_object())
+}
+
+/// The further columns of the Hopper row, or nothing.
+fn sm90_head(results: &Value) -> [&'static str; 2] {
+    if has_sm90(results) {
+        [" sm_90 ms | TFLOP/s | over FA2 | over cuDNN |", "---|---|---|---|"]
+    } else {
+        ["", ""]
+    }
+}
+
+fn sm90_cells(results: &Value, case: &Value, ms: &str, digits: usize) -> String {
+    if !has_sm90(results) {
+        return String::new();
+    }
+    let (ours, ratio) = (&case["ours"]["sm90"], &case["throughput_ratio"]);
+    format!(
+        " {} | {} | {} | {} |",
+        number(&ours[ms], digits),
+        number(&ours["tflops"], 0),
+        number(&ratio["sm90/fa2"], 2),
+        number(&ratio["sm90/cudnn"], 2)
+    )
+}
+
 /// One row per case: milliseconds of the whole chain and the throughput over each peer's in the same run.
 fn backward(results: &Value) -> String {
+    let [head, line] = sm90_head(results);
     let mut out = format!(
         "SDPA backward, {}. Throughput relative to FlashAttention-2 (PyTorch's flash backend) and cuDNN in the same\n\
          run; \"99 KB\" are the tiles that an SM120 runs. A dash: the peer does not run the case.\n\n\
-         | case | ms | TFLOP/s | over FA2 | over cuDNN | 99 KB over FA2 | deterministic ms | over FA2 |\n|---|---|---|---|---|---|---|---|\n",
+         | case | ms | TFLOP/s | over FA2 | over cuDNN | 99 KB over FA2 | deterministic ms | over FA2 |{head}\n\
+         |---|---|---|---|---|---|---|---|{line}\n",
         machine(results),
     );
     for case in list(results, "cases") {
         let (ours, ratio) = (&case["ours"], &case["throughput_ratio"]);
         out += &format!(
-            "| {} | {} | {} | {} | {} | {} | {} | {} |\n",
+            "| {} | {} | {} | {} | {} | {} | {} | {} |{}\n",
             text(&case["case"]),
             number(&ours["default"]["bwd_ms"], 2),
             number(&ours["default"]["tflops"], 0),
@@ -56,6 +86,7 @@ fn backward(results: &Value) -> String {
             number(&ratio["default_sm120_tiles/fa2"], 2),
             number(&ours["deterministic"]["bwd_ms"], 2),
             number(&ratio["deterministic/fa2"], 2),
+            sm90_cells(results, case, "bwd_ms", 2),
         );
     }
     out
@@ -63,21 +94,23 @@ fn backward(results: &Value) -> String {
 
 /// Long queries by arithmetic, decode by the bytes of K and V.
 fn forward(results: &Value) -> String {
+    let [head, line] = sm90_head(results);
     let mut out = format!(
         "\nSDPA forward with Stats, {}, by PyTorch's backends.\n\n\
-         | case | ms | TFLOP/s | over FA2 | over cuDNN | over memory-efficient |\n|---|---|---|---|---|---|\n",
+         | case | ms | TFLOP/s | over FA2 | over cuDNN | over memory-efficient |{head}\n|---|---|---|---|---|---|{line}\n",
         machine(results),
     );
     for case in list(results, "cases") {
         let (ours, ratio) = (&case["ours"]["default"], &case["throughput_ratio"]);
         out += &format!(
-            "| {} | {} | {} | {} | {} | {} |\n",
+            "| {} | {} | {} | {} | {} | {} |{}\n",
             text(&case["case"]),
             number(&ours["fwd_ms"], 3),
             number(&ours["tflops"], 0),
             number(&ratio["default/fa2"], 2),
             number(&ratio["default/cudnn"], 2),
             number(&ratio["default/efficient"], 2),
+            sm90_cells(results, case, "fwd_ms", 3),
         );
     }
     out += &format!(

@@ -2,6 +2,7 @@
 
 use crate::cases::{self, Case};
 use crate::device::{Buffers, Gpu};
+use crate::prefill::{other_rows, row_of};
 use crate::{host, peers, Args, Results};
 use frostgraph::engines::Knob;
 use frostgraph::plan::{BuildOptions, Plan};
@@ -21,11 +22,11 @@ fn sm120_tiles(d_qk: i64) -> (i64, i64) {
 }
 
 /// Modes of one case: name and plan.
-fn modes(case: &Case, device: &Device) -> Result<Vec<(&'static str, Plan)>> {
+fn modes(case: &Case, device: &Device) -> Result<Vec<(String, Plan)>> {
     let mut out = Vec::new();
     for deterministic in [false, true] {
         let built = case.backward(deterministic)?.build_with(device, &BuildOptions::all_engines())?;
-        let ours: Vec<Plan> = built.plans().filter(|p| p.entries().all(|e| e.row.name == ENGINE)).collect();
+        let ours: Vec<Plan> = built.plans().filter(|p| row_of(p) == Some(ENGINE)).collect();
         let best = ours.first().cloned();
         let (m, n) = sm120_tiles(case.d_qk);
         let sm120 = ours
@@ -34,9 +35,12 @@ fn modes(case: &Case, device: &Device) -> Result<Vec<(&'static str, Plan)>> {
         let names =
             if deterministic { ["deterministic", "deterministic_sm120_tiles"] } else { ["default", "default_sm120_tiles"] };
         let same = best.as_ref().map(ToString::to_string) == sm120.as_ref().map(ToString::to_string);
-        out.extend(best.map(|p| (names[0], p)));
+        out.extend(best.map(|p| (names[0].to_owned(), p)));
+        let others = other_rows(built.plans().collect(), &[ENGINE], "sdpa_bwd_");
+        let suffix = if deterministic { "_deterministic" } else { "" };
+        out.extend(others.into_iter().map(|(name, plan)| (name + suffix, plan)));
         if !same {
-            out.extend(sm120.map(|p| (names[1], p)));
+            out.extend(sm120.map(|p| (names[1].to_owned(), p)));
         }
     }
     if out.is_empty() {
@@ -50,6 +54,15 @@ pub fn plan_of(case: &Case, device: &Device) -> Result<Plan> {
     let built = case.backward(false)?.build_with(device, &BuildOptions::all_engines())?;
     let plan = built.plans().find(|p| p.entries().all(|e| e.row.name == ENGINE));
     plan.ok_or_else(|| Error::new(ErrorCode::NoPlan, case.name(), ENGINE))
+}
+
+/// Everything that the suite runs.
+pub fn plans(args: &Args, device: &Device) -> Result<Vec<Plan>> {
+    let mut plans = vec![plan_of(&host::SMALL, device)?];
+    for case in cases::ALL.iter().filter(|c| args.wants(&c.name())) {
+        plans.extend(modes(case, device)?.into_iter().map(|(_, plan)| plan));
+    }
+    Ok(plans)
 }
 
 fn measure(gpu: &Gpu, case: &Case, plan: &Plan) -> Result<Value> {
@@ -81,7 +94,7 @@ pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
             // One case that does not fit this device's memory is a result, not the end.
             let result =
                 measure(&gpu, case, &plan).unwrap_or_else(|e| json!({ "plan": plan.to_string(), "error": e.to_string() }));
-            of_case.insert(mode.into(), result);
+            of_case.insert(mode, result);
         }
         println!("{}", peers::line(&json!({ "case": case.name(), "ours": of_case }), "bwd_ms"));
         ours.push(of_case);
@@ -98,5 +111,5 @@ pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
         "peers": peers::about(&lines), "counting": "2*B*H*S*S*(3*d_qk+2*d_v), halved under a causal mask, the exact band under a window",
         "host": costs, "cases": joined,
     });
-    Ok(Some(Results { suite: "sdpa_bwd", engines: &[ENGINE], machine, body }))
+    Ok(Some(Results { suite: "sdpa_bwd", engines: crate::rows_of(&joined), machine, body }))
 }

@@ -4,28 +4,21 @@ use crate::device::{Buffers, Gpu};
 use crate::prefill;
 use crate::{decode, host, peers, Args, Results};
 use frostgraph::plan::Plan;
-use frostgraph::runtime::compile_bundle;
 use frostgraph::{Device, Result};
 use serde_json::{json, Value};
-use std::path::Path;
 
-/// Compiles everything that the suite runs into a bundle, without a GPU.
-pub fn bundle(args: &Args, path: &Path) -> Result<()> {
-    let device = Device::describe("sm_90")?;
-    let mut plans: Vec<Plan> = prefill::plans(&host::SMALL, &device)?;
+/// Everything that the suite runs.
+pub fn plans(args: &Args, device: &Device) -> Result<Vec<Plan>> {
+    let mut plans: Vec<Plan> = prefill::plans(&host::SMALL, device)?;
     for case in prefill::wanted(args) {
-        plans.extend(prefill::plans(&case, &device)?);
+        plans.extend(prefill::all_plans(&case, device)?);
     }
     for point in decode::wanted(args) {
-        let (best, all) = decode::plans(&point, &device)?;
+        let (best, all) = decode::plans(&point, device)?;
         plans.push(best);
         plans.extend(all.into_iter().map(|(_, p)| p));
     }
-    let lowered: Vec<_> = plans.iter().map(Plan::lower).collect::<Result<_>>()?;
-    let launches: Vec<_> = lowered.iter().flat_map(|l| l.nodes.iter().map(|n| &n.launches)).collect();
-    let bundle = compile_bundle(&["sm_90a"], &launches)?;
-    println!("{} kernels", bundle.kernels().count());
-    bundle.save(path)
+    Ok(plans)
 }
 
 pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
@@ -53,10 +46,12 @@ pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
     println!("\nthroughput beside the peers of this run");
     let prefill = cases.iter().zip(&long).map(|(c, o)| peers::join(&c.name(), o, &lines, "fwd_ms", Some(c.forward_flops())));
     let decode = points.iter().zip(&short).map(|(p, o)| peers::join(&p.name(), o, &lines, "fwd_ms", None));
+    let (prefill, decode) = (joined(prefill.collect()), joined(decode.collect()));
+    let engines = crate::rows_of(prefill.iter().chain(&decode));
     let body = json!({
         "peers": peers::about(&lines), "host": { "launches": costs }, "copy_bytes_per_second": copy,
         "counting": "2*B*H*S*S*(d_qk+d_v), halved under a causal mask, the exact band under a window; decode: K and V once",
-        "cases": joined(prefill.collect()), "decode": joined(decode.collect()),
+        "cases": prefill, "decode": decode,
     });
-    Ok(Some(Results { suite: "sdpa_fwd", engines: &[prefill::ENGINE, decode::ENGINE], machine, body }))
+    Ok(Some(Results { suite: "sdpa_fwd", engines, machine, body }))
 }

@@ -1,12 +1,13 @@
 //! Attention on a GPU beside its peers: event-timed, L2 overwritten before each run, peers in the same command.
 //!
 //! ```text
-//! gpu_sdpa [--suite sdpa_bwd|sdpa_fwd|nvfp4_qat] [--only SUBSTRING,..] [--peers benches/peers_sdpa.py] [--python python3] [--out DIR] [--host | --no-host]
-//!          [--sweep] [--bundle FILE]
+//! gpu_sdpa [--suite sdpa_bwd|sdpa_fwd|nvfp4_qat] [--only SUBSTRING,..] [--peers benches/peers_sdpa.py] [--python python3] [--out DIR]
+//!          [--host | --no-host] [--sweep] [--bundle FILE]
 //! ```
-//! Without `--suite` the backward runs, then the forward, then NVFP4 QAT. `--peers` runs the script with the same cases on the same device; `--out` writes
-//! DIR/<gpu>-<suite>.json; `--host` measures host costs alone and `--no-host` leaves them out; `--sweep` times the forward's other plans too; `--bundle` compiles the
-//! forward's kernels for an H200 into FILE and ends. Without a GPU it says so and exits with 0.
+//! Without `--suite` the backward runs, then the forward, then NVFP4 QAT. `--peers` runs the script with the same cases on the same device;
+//! `--out` writes DIR/<gpu>-<suite>.json; `--host` measures host costs alone and `--no-host` leaves them out; `--sweep` times the forward's
+//! other plans too; `--bundle` compiles the kernels of both attention suites for an H200 into FILE and ends. Without a GPU it says so and
+//! exits with 0.
 
 mod backward;
 mod cases;
@@ -20,9 +21,11 @@ mod qat;
 
 use device::Gpu;
 use frostgraph::engines::row_by_name;
-use frostgraph::runtime::CudaDevice;
+use frostgraph::plan::Plan;
+use frostgraph::runtime::{compile_bundle, CudaDevice};
 use frostgraph::{Device, Error, ErrorCode, Result};
 use serde_json::{json, Map, Value};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 #[derive(Default)]
@@ -85,19 +88,26 @@ pub(crate) fn machine(gpu: &Gpu) -> Machine {
 /// What one suite measured.
 pub(crate) struct Results {
     pub(crate) suite: &'static str,
-    pub(crate) engines: &'static [&'static str],
+    pub(crate) engines: BTreeSet<String>,
     pub(crate) machine: Machine,
     pub(crate) body: Value,
+}
+
+/// The rows that ran, from the plans of the joined cases.
+pub(crate) fn rows_of<'a>(cases: impl IntoIterator<Item = &'a Value>) -> BTreeSet<String> {
+    let modes = cases.into_iter().flat_map(|c| c["ours"].as_object().into_iter().flatten());
+    modes.filter_map(|(_, m)| m["plan"].as_str()).filter_map(|p| p.split('[').next()).map(str::to_owned).collect()
 }
 
 impl Results {
     fn save(mut self, dir: &Path) -> Result<()> {
         let mut digests = Map::new();
-        for engine in self.engines {
-            let row = row_by_name(engine).ok_or_else(|| Error::new(ErrorCode::UnknownEngine, *engine, "a row of MANIFEST"))?;
+        for engine in &self.engines {
+            let row =
+                row_by_name(engine).ok_or_else(|| Error::new(ErrorCode::UnknownEngine, engine.clone(), "a row of MANIFEST"))?;
             let digest = frostgraph_kernels::digest(row.sources)
                 .map_err(|e| Error::new(ErrorCode::Nvrtc, e.to_string(), "embedded sources"))?;
-            digests.insert((*engine).to_owned(), json!(digest));
+            digests.insert(engine.clone(), json!(digest));
         }
         let Machine { name, arch, driver } = self.machine;
         for (key, value) in [
@@ -120,6 +130,23 @@ impl Results {
     }
 }
 
+/// Compiles what the attention suites run into a bundle, without a GPU.
+fn bundle(args: &Args, path: &Path) -> Result<()> {
+    let device = Device::describe("sm_90")?;
+    let mut plans = Vec::new();
+    if args.runs("sdpa_bwd") {
+        plans.extend(backward::plans(args, &device)?);
+    }
+    if args.runs("sdpa_fwd") {
+        plans.extend(forward::plans(args, &device)?);
+    }
+    let lowered: Vec<_> = plans.iter().map(Plan::lower).collect::<Result<_>>()?;
+    let launches: Vec<_> = lowered.iter().flat_map(|l| l.nodes.iter().map(|n| &n.launches)).collect();
+    let bundle = compile_bundle(&["sm_90a"], &launches)?;
+    println!("{} kernels", bundle.kernels().count());
+    bundle.save(path)
+}
+
 fn go(args: &Args) -> Result<()> {
     match args.words.first().map(String::as_str) {
         Some("warm-child") => return host::warm_child(),
@@ -127,7 +154,7 @@ fn go(args: &Args) -> Result<()> {
         Some(_) | None => {}
     }
     if let Some(path) = &args.bundle {
-        return forward::bundle(args, path);
+        return bundle(args, path);
     }
     if CudaDevice::count().unwrap_or(0) == 0 {
         println!("SKIPPED, NOT MEASURED: no CUDA device");

@@ -6,6 +6,7 @@ use crate::{peers, Args};
 use frostgraph::plan::{BuildOptions, Plan};
 use frostgraph::{Device, Error, ErrorCode, Result};
 use serde_json::{json, Map, Value};
+use std::collections::BTreeMap;
 
 pub const ENGINE: &str = "sdpa_fwd_prefill_sm80";
 
@@ -13,32 +14,62 @@ pub fn wanted(args: &Args) -> Vec<Case> {
     cases::ALL.iter().chain(cases::SHORT).filter(|c| args.wants(&c.name())).copied().collect()
 }
 
+/// Every plan of a case, best first.
+pub fn all_plans(case: &Case, device: &Device) -> Result<Vec<Plan>> {
+    let built = case.forward()?.build_with(device, &BuildOptions::all_engines())?;
+    Ok(built.plans().collect())
+}
+
 /// The row's plans for a case, best first.
 pub fn plans(case: &Case, device: &Device) -> Result<Vec<Plan>> {
-    let built = case.forward()?.build_with(device, &BuildOptions::all_engines())?;
-    let plans: Vec<Plan> = built.plans().filter(|p| p.entries().all(|e| e.row.name == ENGINE)).collect();
+    let plans: Vec<Plan> = all_plans(case, device)?.into_iter().filter(|p| row_of(p) == Some(ENGINE)).collect();
     match plans.is_empty() {
         false => Ok(plans),
         true => Err(Error::new(ErrorCode::NoPlan, case.name(), ENGINE)),
     }
 }
 
-/// The best plan, and with `--sweep` the time of every plan of the list.
+/// The row of a plan of one node.
+pub fn row_of(plan: &Plan) -> Option<&'static str> {
+    plan.entries().next().map(|e| e.row.name)
+}
+
+/// The best plan of every further row, by what its name has beyond the family's.
+pub fn other_rows(plans: Vec<Plan>, known: &[&str], family: &str) -> BTreeMap<String, Plan> {
+    let mut others = BTreeMap::new();
+    for plan in plans {
+        let Some(row) = row_of(&plan).filter(|r| !known.contains(r)) else { continue };
+        others.entry(row.strip_prefix(family).unwrap_or(row).to_owned()).or_insert(plan);
+    }
+    others
+}
+
+/// The best plan of the row and of every other row, and with `--sweep` the time of every plan of the row.
 fn measure(gpu: &Gpu, case: &Case, device: &Device, sweep: bool) -> Result<Map<String, Value>> {
-    let plans = plans(case, device)?;
-    let exe = plans[0].compile()?;
+    let own = plans(case, device)?;
+    let exe = own[0].compile()?;
     let buffers = Buffers::new(gpu, &exe, exe.workspace_bytes(), |o| case.stats(o))?;
     let time = |ms: f64| json!({ "fwd_ms": ms, "tflops": case.forward_flops() / ms / 1e9 });
     let mut default = time(buffers.time(gpu, &exe, 150.0)?);
-    default["plan"] = json!(plans[0].to_string());
+    default["plan"] = json!(own[0].to_string());
     if sweep {
         let mut all = Map::new();
-        for plan in &plans {
+        for plan in &own {
             all.insert(plan.to_string(), time(buffers.time(gpu, &plan.compile()?, 60.0)?));
         }
         default["all_plans"] = Value::Object(all);
     }
-    Ok(Map::from_iter([("default".to_owned(), default)]))
+    let mut modes = Map::from_iter([("default".to_owned(), default)]);
+    for (name, plan) in other_rows(all_plans(case, device)?, &[ENGINE, crate::decode::ENGINE], "sdpa_fwd_prefill_") {
+        let result = plan.compile().and_then(|exe| {
+            let buffers = Buffers::new(gpu, &exe, exe.workspace_bytes(), |o| case.stats(o))?;
+            buffers.time(gpu, &exe, 150.0)
+        });
+        let mut result = result.map_or_else(|e| json!({ "error": e.to_string() }), time);
+        result["plan"] = json!(plan.to_string());
+        modes.insert(name, result);
+    }
+    Ok(modes)
 }
 
 pub fn run(args: &Args, gpu: &Gpu, device: &Device) -> Vec<Map<String, Value>> {

@@ -130,5 +130,5 @@ pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
         "counting": "2*B*H*S*S*d for each of five (backward) or two (forward) products, halved under a causal mask",
         "cases": joined,
     });
-    Ok(Some(Results { suite: "nvfp4_qat", engines: &[FORWARD, BACKWARD], machine, body }))
+    Ok(Some(Results { suite: "nvfp4_qat", engines: [FORWARD, BACKWARD].map(str::to_owned).into(), machine, body }))
 }
