@@ -80,7 +80,7 @@ const PREFILL: Row = Row {
 const PREFILL_SM90: Row = Row {
     id: 20517,
     name: "sdpa_fwd_prefill_sm90",
-    maturity: Maturity::OptIn,
+    maturity: Maturity::Default,
     caps: Caps::Sdpa(SdpaCaps {
         arch: Arch::Sm { lo: 90, hi: 90 },
         dtypes: &[DType::F16, DType::BF16],
