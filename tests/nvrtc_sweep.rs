@@ -60,13 +60,13 @@ fn launches(case: &Case, cc: u32) -> Vec<Launch> {
 /// Spilled bytes that a kernel may have: none, but for the forward with two slabs a warp. There all 255 registers are in use, and on some
 /// architectures a pointer or two is stored before the tile loop and loaded once a tile; the forms without that were measured slower
 /// (`kernels/sdpa/fwd/mma/README.md`). An accumulator would be 64 bytes and more. Likewise one or two addresses in the large tiles of the NVFP4
-/// backward (`kernels/PERFORMANCE.md` section 10).
+/// backward, 8 bytes stored and 8 loaded (`kernels/PERFORMANCE.md` section 10).
 fn spills(launch: &Launch) -> u32 {
     let two_slabs = launch.kernel.defines.contains(&("FG_M_TILES", 2));
     if launch.kernel.entry == "fg_sdpa_fwd_prefill" && two_slabs {
         32
     } else if launch.kernel.source == "qat/bwd/mma/main.cu" {
-        8
+        16
     } else {
         0
     }
