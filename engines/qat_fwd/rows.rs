@@ -52,7 +52,7 @@ const SM90: Row = Row {
 const SM120: Row = Row {
     id: 20700,
     name: "nvfp4_qat_fwd_sm120",
-    maturity: Maturity::OptIn,
+    maturity: Maturity::Default,
     caps: cuda(90, 129),
     knobs: SCHED,
     note: Some("One source for compute capability 9.0 to 12.x. Head dims are multiples of 16 up to 128. Bitwise reproducible."),
