@@ -3,7 +3,10 @@
 pub mod cpu;
 mod cpu_tile;
 pub mod rows;
+mod sm90;
 
+#[cfg(test)]
+mod sm90_tests;
 #[cfg(test)]
 mod tests;
 

@@ -4,7 +4,44 @@ use crate::caps::GroupedGemmCaps;
 use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Maturity, Row};
 
 /// Every row.
-pub static ROWS: &[Row] = &[CPU];
+pub static ROWS: &[Row] = &[SM90, CPU];
+
+const SM90: Row = Row {
+    id: 20900,
+    name: "grouped_gemm_dsrelu_sm90",
+    maturity: Maturity::OptIn,
+    caps: Caps::GroupedGemm(GroupedGemmCaps {
+        // wgmma exists on 9.0 only.
+        arch: Arch::Sm { lo: 90, hi: 90 },
+        inputs: &[
+            (DType::F8E4M3, DType::F8E8M0, 32),
+            (DType::F8E5M2, DType::F8E8M0, 32),
+            (DType::F4E2M1, DType::F8E4M3, 16),
+            (DType::F4E2M1, DType::F8E8M0, 16),
+            (DType::F4E2M1, DType::F8E8M0, 32),
+        ],
+        c: &[DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2],
+        d: &[DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2],
+        features: FeatureSet::of(&[
+            F::Deterministic,
+            F::DBias,
+            F::OutputScales,
+            F::DiscreteColSfd,
+            F::Amax,
+            F::TanhClamp,
+            F::PreactivationC,
+            F::StatusWord,
+        ]),
+    }),
+    knobs: &[],
+    note: Some(
+        "Multiplies in f16 what the block scales make of FP8 and FP4 values, normalised by row and by tile so that E8M0's range cannot overflow; \
+         tiles whose scales span more than f16 represents exactly are multiplied in bf16. N must be a multiple of 32.",
+    ),
+    sources: super::sm90::SOURCES,
+    extra: |row, facts, knobs, target| super::sm90::extra(row, facts, knobs, target),
+    lower: |facts, knobs, target| super::sm90::lower(&SM90, facts, knobs, target),
+};
 
 const CPU: Row = Row {
     id: 20950,

@@ -1,0 +1,140 @@
+//! The Hopper lowering: against its kernels' text, as golden plans, and what it refuses.
+
+use super::rows::ROWS;
+use super::FAMILY;
+use crate::grouped_gemm::testing::Case;
+use crate::grouped_gemm::{Formula, Weights};
+use crate::sdpa::abi;
+use crate::{Arg, DType, DeclineCode, Knobs, Launch, Row, Step, Target};
+use std::path::PathBuf;
+
+fn row() -> &'static Row {
+    &ROWS[0]
+}
+
+fn hopper() -> Target {
+    Target::describe(90).expect("a known device")
+}
+
+/// Name and problem.
+fn cases() -> Vec<(&'static str, Case)> {
+    let plain = Case { dbias: false, ..Case::default() };
+    vec![
+        ("mxfp8", Case { m: 1024, n: 512, k: 768, ends: vec![256, 256, 1024], ..plain.clone() }),
+        (
+            "mxfp8_everything",
+            Case {
+                ab: DType::F8E5M2,
+                d: DType::F8E5M2,
+                c: DType::F32,
+                deterministic: true,
+                dbias: true,
+                discrete_col_sfd: true,
+                clamp: Some(3.0),
+                formula: Formula::PreactivationC,
+                status: true,
+                ..plain.clone()
+            },
+        ),
+        ("nvfp4_amax", Case { dbias: false, ..Case::nvfp4() }),
+        (
+            "mxfp4_16_dbias",
+            Case { sf: DType::F8E8M0, c: DType::F8E4M3, d: DType::F32, dbias: true, amax: false, ..Case::nvfp4() },
+        ),
+        (
+            "mxfp4_32_f16",
+            Case {
+                sf: DType::F8E8M0,
+                sf_vec: 32,
+                c: DType::F16,
+                d: DType::F16,
+                dbias: false,
+                deterministic: true,
+                ..Case::nvfp4()
+            },
+        ),
+    ]
+}
+
+fn launches(case: &Case) -> Vec<Launch> {
+    let plan = (row().lower)(&case.facts(), &Knobs::NONE, &hopper()).expect("an accepted problem lowers");
+    let steps = plan.steps.into_iter();
+    steps
+        .map(|s| match s {
+            Step::Kernel(l) => l,
+            Step::Host(_) => panic!("a CUDA plan"),
+        })
+        .collect()
+}
+
+#[test]
+fn parameters_and_switches_are_those_of_the_kernels() {
+    let all: Vec<Launch> = cases().iter().flat_map(|(_, c)| launches(c)).collect();
+    abi::check_parameters(&all, super::sm90::SOURCES);
+    abi::check_switches(&all);
+}
+
+/// Pointers that main writes or reads in every configuration.
+#[test]
+fn what_every_configuration_uses_is_never_null() {
+    for (name, case) in cases() {
+        for l in launches(&case) {
+            for (arg_name, arg) in l.names.iter().zip(&l.args) {
+                let optional = match *arg_name {
+                    "norm_const" | "sfd_row" | "sfd_col" => !case.quantised(),
+                    "amax" => !case.amax,
+                    "status" => !case.status,
+                    "dbias" | "partial" => !case.dbias,
+                    "slots" => !case.deterministic,
+                    "dprob" => (l.name == "prep" && case.deterministic) || (l.name == "finish" && !case.deterministic),
+                    _ => false,
+                };
+                assert_eq!(matches!(arg, Arg::Null | Arg::NoMap), optional, "{name} {}: {arg_name}", l.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn goldens() {
+    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden"));
+    let bless = std::env::var_os("BLESS").is_some();
+    assert!(!(bless && std::env::var_os("CI").is_some()), "goldens are not blessed in CI");
+    let mut stale = Vec::new();
+    for (name, case) in cases() {
+        assert_eq!((FAMILY.mismatch)(row(), &case.facts(), &Knobs::NONE, &hopper()), None, "{name}");
+        let plan = (row().lower)(&case.facts(), &Knobs::NONE, &hopper()).expect("a plan");
+        let text = format!("{} {} on sm_90\n{plan}", row().id, row().name);
+        let path = folder.join(format!("grouped_gemm_dsrelu_{name}.launch"));
+        if std::fs::read_to_string(&path).unwrap_or_default() != text {
+            if bless {
+                std::fs::write(&path, &text).expect("the golden folder is writable");
+            } else {
+                stale.push(name);
+            }
+        }
+    }
+    assert!(stale.is_empty(), "{stale:?} differ; BLESS=1 cargo test -p frostgraph-engines goldens rewrites them");
+}
+
+/// What the kernels cannot do is a decline with its fact; the CPU row serves it.
+#[test]
+fn refusals_by_fact() {
+    let plain = Case { dbias: false, ..Case::default() };
+    let refused = [
+        (Case { n: 176, ..plain.clone() }, DeclineCode::Geometry, "N=176"),
+        (Case { k: 80, ..Case { dbias: false, ..Case::nvfp4() } }, DeclineCode::Geometry, "K=80"),
+        (Case { d_srelu: true, ..plain.clone() }, DeclineCode::Feature, "feature=D_srelu"),
+        (Case { weights: Weights::Pool, ..plain.clone() }, DeclineCode::Feature, "feature=pooled weights"),
+        (Case { b_n_major: true, ..plain.clone() }, DeclineCode::Feature, "feature=n-major B"),
+        (Case { double: true, ..plain.clone() }, DeclineCode::Feature, "feature=f64 accumulation"),
+        (Case { amax: true, ..plain.clone() }, DeclineCode::Feature, "feature=amax with scales"),
+    ];
+    for (case, code, fact) in refused {
+        let decline = (FAMILY.mismatch)(row(), &case.facts(), &Knobs::NONE, &hopper()).expect("a decline");
+        assert_eq!((decline.code, decline.fact.as_str()), (code, fact), "{decline}");
+    }
+    let elsewhere = Target::describe(100).expect("a known device");
+    let decline = (FAMILY.mismatch)(row(), &plain.facts(), &Knobs::NONE, &elsewhere).expect("a decline");
+    assert_eq!(decline.code, DeclineCode::Arch);
+}

@@ -1,0 +1,93 @@
+// main.cu: roles, shared memory, pipeline.
+#pragma once
+#include "grouped_gemm/sm90/dequant.cuh"
+
+#if !defined(FG_C) || !defined(FG_D) || !defined(FG_READING) || !defined(FG_CLAMP) || !defined(FG_DET) || !defined(FG_AMAX) || !defined(FG_DBIAS) || !defined(FG_COMPACT)
+#error "main.cu needs FG_C, FG_D, FG_READING, FG_CLAMP, FG_DET, FG_AMAX, FG_DBIAS, FG_COMPACT"
+#endif
+
+namespace fg {
+
+constexpr int T_F32 = 0, T_BF16 = 1, T_F16 = 2, T_E4M3 = 3, T_E5M2 = 4;
+FG_DEV constexpr int width(int type) { return type == T_F32 ? 4 : type <= T_F16 ? 2 : 1; }
+constexpr int C_TYPE = FG_C, D_TYPE = FG_D;
+constexpr bool D_FP8 = D_TYPE >= T_E4M3;
+
+// Warpgroups: 0 copies (one thread), 1 dequantises B, 2 and 3 multiply 128 rows each.
+constexpr int THREADS = 512, COPY_REGS = 40, DEQUANT_REGS = 56, MATH_REGS = 208;
+static_assert(COPY_REGS + DEQUANT_REGS + 2 * MATH_REGS <= 512, "the pool is what launch_bounds grants");
+constexpr int MATH_WARPS = 8, DEQUANT_WARPS = 4;
+
+// One raw stage: 128 k of 256 rows of A and 128 of B, and their scales.
+constexpr u32 ROW = IN == IN_E2M1 ? 64 : 128, STAGES = IN == IN_E2M1 ? 5 : 3;
+constexpr u32 A_BYTES = M_TILE * ROW, B_BYTES = N_TILE * ROW, SF_BYTES = 3 * 512 * SF_WORDS;
+constexpr u32 STAGE_A = 0, STAGE_B = A_BYTES, STAGE_SFA = STAGE_B + B_BYTES, STAGE_SFB = STAGE_SFA + 1024 * SF_WORDS;
+constexpr u32 STAGE = (STAGE_SFA + SF_BYTES + 1023) / 1024 * 1024;
+// C follows a tile's last step of k through the same ring: boxes of 128 bytes by 128 rows, first those of warpgroup 0, then those of warpgroup 1.
+constexpr u32 C_BOX = 128 * 128, C_BOXES = width(C_TYPE), C_PER_SLOT = C_BOXES * C_BOX <= STAGE ? C_BOXES : 2 * C_BOX <= STAGE ? 2 : 1, C_SLOTS = C_BOXES / C_PER_SLOT;
+static_assert(C_BOXES % C_PER_SLOT == 0 && C_PER_SLOT >= 1 && C_SLOTS < STAGES, "a warpgroup needs its whole C at once");
+// 16-byte units of a row are XORed with this function of the row: TMA's 128-byte and 64-byte swizzles.
+FG_DEV constexpr u32 swizzle(u32 row) { return IN == IN_E2M1 ? (row >> 1) & 3 : row & 7; }
+// 16-bit B: 64 k of 128 columns. Column n of the tile stands at row 8 (n % 32 / 2) + 2 (n / 32) + n % 2, which makes 32 consecutive columns of a thread's fragment.
+constexpr u32 B16 = 4, B16_BYTES = N_TILE * 128;
+// Header of a tile, two deep.
+constexpr u32 HDR_PROB = 0, HDR_ROW = 1024, HDR_COL = HDR_ROW + 256, HDR_WORDS = HDR_COL + 128, HDR = HDR_WORDS + 64;
+constexpr u32 HDR_BYTES = 1024 + 256 + 128;
+static_assert(HDR % 16 == 0 && HDR_ROW % 16 == 0, "bulk copies land on 16 bytes");
+constexpr u32 AT_B16 = STAGES * STAGE, AT_HDR = AT_B16 + B16 * B16_BYTES, AT_BAR = AT_HDR + 2 * HDR, SMEM = AT_BAR + 256 + 1024;
+static_assert(SMEM <= 232448, "shared memory");
+// Barriers.
+constexpr u32 FULL = 0, EMPTY = FULL + 8 * STAGES, B_FULL = EMPTY + 8 * STAGES, B_EMPTY = B_FULL + 8 * B16, H_FULL = B_EMPTY + 8 * B16, H_EMPTY = H_FULL + 16;
+static_assert(H_EMPTY + 16 <= 256, "barrier space");
+
+struct Params {
+  const u8 *sfa, *sfb, *fields;           // scales as given; A's normalised multipliers
+  const u8 *row_exp, *col_exp;            // largest scale of each row, column
+  const i32 *col_top;                     // largest scale of 128 columns
+  const i32 *row_flag, *col_flag, *head;  // wide-loop flags per 128 rows / columns
+  const Block* table;
+  const float *alpha, *prob, *norm_const;
+  u8 *d_row, *d_col, *sfd_row, *sfd_col;
+  float *dprob, *amax, *dbias;
+  float clamp;
+  i32 n, k;
+  i64 m;
+};
+
+// Which bytes of a row's scale words are scales in the last step of k.
+struct Tail {
+  u32 word[SF_WORDS];
+};
+FG_DEV Tail tail_of(i32 k) {
+  const i32 left = ceil_div(k, SF_VEC) - 4 * SF_WORDS * (ceil_div(k, 128) - 1);
+  Tail t;
+#pragma unroll
+  for (int w = 0; w < SF_WORDS; w++) t.word[w] = left >= 4 * w + 4 ? ~0u : left <= 4 * w ? 0u : (1u << (8 * (left - 4 * w))) - 1u;
+  return t;
+}
+
+// Tiles run in bands of 8 row blocks, row block fastest: the CTAs at work share about as many rows of A as columns of B.
+constexpr i32 BAND = 8;
+FG_DEV void locate(i32 tile, i32 blocks, i32 n_tiles, i32& mb, i32& nb) {
+  const i32 band = tile / (BAND * n_tiles), in = tile - band * BAND * n_tiles, high = min2(BAND, blocks - band * BAND);
+  nb = in / high;
+  mb = band * BAND + in - nb * high;
+}
+
+struct Header {
+  i32 mb, nb, expert, first, count, wide, top;
+  float alpha;
+};
+FG_DEV u32 lds_u32(u32 a) {
+  u32 v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(a));
+  return v;
+}
+FG_DEV u32 lds_u8(u32 a) {
+  u32 v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(a));
+  return v;
+}
+FG_DEV void sts_u32(u32 a, u32 v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
+
+}  // namespace fg

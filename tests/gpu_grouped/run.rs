@@ -1,0 +1,190 @@
+//! One case on the device: twice, on differently poisoned memory, with guard bands around everything.
+
+use crate::cases::{Case, Data};
+use crate::inputs::inputs;
+use crate::judge::{judge, owned, Want};
+use crate::lower;
+use frostgraph::engines::grouped_gemm::oracle::evaluate;
+use frostgraph::engines::{Facts, Uid};
+use frostgraph::runtime::{CudaDevice, CudaStream, DeviceBuffer, DeviceRange, Program};
+use frostgraph::{DType, Error, ErrorCode, Result};
+use std::collections::BTreeMap;
+
+/// Guard band on both sides of a buffer.
+const GUARD: usize = 1024;
+const POISON: u8 = 0xa5;
+
+/// A device with a stream.
+pub struct Gpu {
+    pub device: CudaDevice,
+    pub stream: CudaStream,
+}
+
+impl Gpu {
+    pub fn new(device: CudaDevice) -> Result<Gpu> {
+        Ok(Gpu { stream: CudaStream::new(&device)?, device })
+    }
+}
+
+fn fault(what: impl Into<String>) -> Error {
+    Error::new(ErrorCode::CheckFailed, what.into(), "what the oracle says")
+}
+
+/// A compiled case with its buffers.
+struct Ready<'a> {
+    gpu: &'a Gpu,
+    program: Program,
+    inputs: BTreeMap<Uid, DeviceBuffer>,
+    outputs: BTreeMap<Uid, (DeviceBuffer, usize)>,
+    workspace: DeviceBuffer,
+}
+
+impl<'a> Ready<'a> {
+    fn new(gpu: &'a Gpu, facts: &Facts, program: Program, data: &BTreeMap<Uid, Vec<u8>>) -> Result<Ready<'a>> {
+        let f = facts.expect_grouped_gemm();
+        let mut inputs = BTreeMap::new();
+        for (&uid, bytes) in data {
+            inputs.insert(uid, DeviceBuffer::from_slice(&gpu.device, bytes)?);
+        }
+        let mut outputs = BTreeMap::new();
+        for (_, port, _) in f.ports.all().filter(|p| p.2) {
+            let len = (port.dim.iter().product::<i64>() * i64::from(port.dtype.bits()) / 8) as usize;
+            outputs.insert(port.uid, (DeviceBuffer::new(&gpu.device, (len + 2 * GUARD) as u64)?, len));
+        }
+        let workspace = DeviceBuffer::new(&gpu.device, program.workspace_bytes() + 256)?;
+        Ok(Ready { gpu, program, inputs, outputs, workspace })
+    }
+
+    fn queue(&self) -> Result<()> {
+        let operand = |uid: Uid| {
+            let output = self
+                .outputs
+                .get(&uid)
+                .map(|(b, len)| DeviceRange { address: b.range().address + GUARD as u64, bytes: *len as u64 });
+            output.or_else(|| self.inputs.get(&uid).map(|b| b.range()))
+        };
+        self.program.execute(self.gpu.stream.raw(), &operand, self.workspace.range())
+    }
+
+    fn poison(&self, workspace: u8) -> Result<()> {
+        for (buffer, _) in self.outputs.values() {
+            buffer.fill(&self.gpu.stream, 0, buffer.bytes(), POISON)?;
+        }
+        self.workspace.fill(&self.gpu.stream, 0, self.workspace.bytes(), workspace)
+    }
+
+    /// Outputs after the queued work; guard bands checked.
+    fn results(&self) -> Result<BTreeMap<Uid, Vec<u8>>> {
+        self.gpu.stream.synchronize()?;
+        let mut out = BTreeMap::new();
+        for (&uid, (buffer, len)) in &self.outputs {
+            let all = buffer.to_vec()?;
+            if all[..GUARD].iter().chain(&all[GUARD + len..]).any(|&b| b != POISON) {
+                return Err(fault(format!("bytes around output {uid} changed")));
+            }
+            out.insert(uid, all[GUARD..GUARD + len].to_vec());
+        }
+        Ok(out)
+    }
+}
+
+/// Outputs whose bits must repeat: all but the sums that a plan without `deterministic` adds up in any order.
+fn repeats(case: &Case, uid: Uid) -> bool {
+    uid != 24 || case.deterministic
+}
+
+/// Runs a case; the relative error of D.
+pub fn case(gpu: &Gpu, case: &Case, seed: u64) -> Result<f64> {
+    let (facts, plan) = lower(case, gpu.device.target())?;
+    let f = facts.expect_grouped_gemm();
+    let data = inputs(case, seed);
+    let views = data.iter().map(|(u, b)| (*u, &b[..])).collect();
+    let oracle = evaluate(f, &views).map_err(|e| fault(e.to_string()))?;
+    let want = Want::new(f, &data, oracle);
+    let ready = Ready::new(gpu, &facts, Program::compile(&gpu.device, &[&plan])?, &data)?;
+    ready.poison(0xff)?;
+    ready.queue()?;
+    let first = ready.results()?;
+    for (&uid, bytes) in &first {
+        let mask = owned(f, &want.oracle.groups, uid, bytes.len());
+        if let Some(at) = bytes.iter().zip(&mask).position(|(&b, &mine)| !mine && b != POISON) {
+            return Err(fault(format!("byte {at} of output {uid} belongs to no expert and was written")));
+        }
+    }
+    let error = judge(case, f, &want, &first).map_err(fault)?;
+    ready.poison(0)?;
+    ready.queue()?;
+    let second = ready.results()?;
+    if let Some(uid) = first.keys().find(|&&u| repeats(case, u) && first[&u] != second[&u]) {
+        return Err(fault(format!("output {uid} has other bits in the second run")));
+    }
+    judge(case, f, &want, &second).map_err(fault)?;
+    Ok(error)
+}
+
+/// A special: its name and its test.
+pub type Special = (&'static str, fn(&Gpu, u64) -> Result<f64>);
+
+pub const SPECIALS: &[Special] =
+    &[("50 deterministic runs beside another stream have equal bits", fifty), ("captured in a graph and replayed", captured)];
+
+fn sample(deterministic: bool) -> Case {
+    Case {
+        m: 8192,
+        n: 1024,
+        k: 1024,
+        ends: (1..=8).map(|e| 1024 * e).collect(),
+        ab: DType::F8E4M3,
+        sf: DType::F8E8M0,
+        sf_vec: 32,
+        c: DType::BF16,
+        d: DType::F8E4M3,
+        formula: frostgraph::engines::grouped_gemm::Formula::PreactivationG,
+        clamp: None,
+        compact: false,
+        deterministic,
+        dbias: true,
+        amax: false,
+        data: Data::Plain,
+    }
+}
+
+fn fifty(gpu: &Gpu, seed: u64) -> Result<f64> {
+    let case = sample(true);
+    let (facts, plan) = lower(&case, gpu.device.target())?;
+    let ready = Ready::new(gpu, &facts, Program::compile(&gpu.device, &[&plan])?, &inputs(&case, seed))?;
+    let noise = CudaStream::new(&gpu.device)?;
+    let junk = DeviceBuffer::new(&gpu.device, 64 << 20)?;
+    let mut first = None;
+    for i in 0..50u8 {
+        ready.poison(i)?;
+        for _ in 0..3 {
+            junk.fill(&noise, 0, junk.bytes(), i)?;
+        }
+        ready.queue()?;
+        let now = ready.results()?;
+        if first.get_or_insert_with(|| now.clone()) != &now {
+            return Err(fault(format!("run {i} has other bits")));
+        }
+    }
+    noise.synchronize()?;
+    Ok(0.0)
+}
+
+fn captured(gpu: &Gpu, seed: u64) -> Result<f64> {
+    let case = sample(true);
+    let (facts, plan) = lower(&case, gpu.device.target())?;
+    let ready = Ready::new(gpu, &facts, Program::compile(&gpu.device, &[&plan])?, &inputs(&case, seed))?;
+    ready.poison(1)?;
+    ready.queue()?;
+    let plain = ready.results()?;
+    let graph = gpu.stream.capture(|| ready.queue())?;
+    for poison in [2, 3] {
+        ready.poison(poison)?;
+        graph.launch(&gpu.stream)?;
+        if ready.results()? != plain {
+            return Err(fault("a replayed graph gives other bits"));
+        }
+    }
+    Ok(0.0)
+}

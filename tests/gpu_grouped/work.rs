@@ -1,0 +1,30 @@
+//! Verdicts and their sums, in the form that evidence records take.
+
+/// What came of one case.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    Passed(f64),
+    Failed(String),
+}
+
+/// Verdicts of a group.
+#[derive(Debug, Clone, Default)]
+pub struct Tally {
+    pub passed: u64,
+    pub failed: u64,
+    /// No case of this list may be declined.
+    pub skipped: u64,
+    pub worst: f64,
+}
+
+impl Tally {
+    pub fn add(&mut self, verdict: &Verdict) {
+        match verdict {
+            Verdict::Passed(e) => {
+                self.passed += 1;
+                self.worst = self.worst.max(*e);
+            }
+            Verdict::Failed(_) => self.failed += 1,
+        }
+    }
+}
