@@ -23,6 +23,8 @@ pub struct Want {
     pub oracle: Oracle,
     /// `[M][N]`: bound on the error of D.
     d_error: Vec<f64>,
+    /// `[M][N]`: what an error of D is relative to: |D|, or what |D| would be without the factor of a saturated clamp that takes its digits.
+    d_size: Vec<f64>,
     /// `[M]`: bound on the error of dprob.
     dprob_error: Vec<f64>,
 }
@@ -38,6 +40,13 @@ impl Want {
         let [a, b, c, sfa, sfb, alpha, prob] = [1, 2, 3, 4, 5, 9, 10].map(|u| &inputs[&u][..]);
         let (at_a, at_b) = (ScaleMatrix::of(m, k, vec), ScaleMatrix::of(n, k, vec));
         let mut d_error = vec![0.0; m * n];
+        let clamp = f.tanh_clamp_scale.map(f64::from);
+        let mut d_size: Vec<f64> = oracle.d.iter().map(|d| d.abs()).collect();
+        if let (Some(s), Formula::PreactivationG) = (clamp, f.formula) {
+            d_size.par_iter_mut().enumerate().for_each(|(i, size)| {
+                *size = size.max(2.0 * float(prob, i / n) * element(f.c, c, i).abs() * s.min(oracle.d_srelu[i].max(0.0).sqrt()))
+            });
+        }
         let mut dprob_error = vec![0.0; m];
         for (expert, rows) in oracle.groups.iter().enumerate().filter(|g| !g.1.is_empty()) {
             let weights: Vec<f64> = (0..n * k)
@@ -72,7 +81,7 @@ impl Want {
                 *dprob_error += ARITHMETIC * oracle.dprob_size[row];
             });
         }
-        Want { oracle, d_error, dprob_error }
+        Want { oracle, d_error, d_size, dprob_error }
     }
 }
 
@@ -137,7 +146,7 @@ fn block(case: &Case, w: &Want, norm: f64, code: u8, at: &[usize], got: &[u8], s
         near("a quantised D", i, q, want, rounding(case.d, want) + w.d_error[i] * by * 1.1, top)?;
         if d.is_finite() && by > 0.0 {
             sums[0] += (q / by - d).powi(2);
-            sums[1] += d * d;
+            sums[1] += w.d_size[i].powi(2);
         }
     }
     Ok(())
@@ -157,7 +166,7 @@ pub fn judge(case: &Case, f: &GroupedGemmFacts, w: &Want, out: &BTreeMap<Uid, Ve
                     near("D", i, got, want, w.d_error[i] + rounding(f.d, want), largest(f.d))?;
                     if want.is_finite() && got.is_finite() {
                         sums[0] += (got - want).powi(2);
-                        sums[1] += want * want;
+                        sums[1] += w.d_size[i].powi(2);
                     }
                 }
             }
