@@ -95,7 +95,8 @@ pub fn launches_of(row: &Row, graph: &Graph, cc: u32) -> Vec<Launch> {
 
 /// What the sweep compiles of a forward row for one head-dim flavour on one architecture.
 pub fn work(row: &Row, (d_qk, d_v): (i64, i64), cc: u32) -> Vec<Launch> {
-    let plain = Shape { s_q: 512, s_kv: 512, d_qk, d_v, io: DType::BF16, rich: false, paged: false, bias: false };
+    // Long enough to fill every device: short problems take other tiles.
+    let plain = Shape { s_q: 8192, s_kv: 8192, d_qk, d_v, io: DType::BF16, rich: false, paged: false, bias: false };
     // Long enough to be split on every device: decode and combine.
     let token = Shape { s_q: 1, s_kv: 8192, ..plain };
     let rich = |s: Shape| Shape { io: DType::F16, rich: true, ..s };
@@ -110,6 +111,7 @@ pub fn work(row: &Row, (d_qk, d_v): (i64, i64), cc: u32) -> Vec<Launch> {
             let bias = row.name == "sdpa_fwd_prefill_sm80";
             all.extend(launches(row, rich(Shape { bias, ..plain }), cc));
             all.extend(launches(row, rich(Shape { bias, s_q: 17, ..plain }), cc));
+            all.extend(launches(row, Shape { s_q: 1024, s_kv: 1024, ..plain }, cc));
         }
     }
     all
