@@ -4,7 +4,7 @@ use crate::caps::{HeadDims, KnobDomain, LayoutRule};
 use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Knob, Maturity, Row, SdpaCaps};
 
 /// Every forward row. Decode leads where it serves: it splits the keys and reads them once a group.
-/// The wgmma row comes before the portable one: it was never slower from 17 query tokens on, which is where decode ends.
+/// The wgmma row comes before the portable one: it is faster but for small problems at d 64 (its README).
 pub static ROWS: &[Row] = &[DECODE, PREFILL_SM90, PREFILL, CPU];
 
 /// What both mma.sync rows serve.
