@@ -82,7 +82,9 @@ fn child(words: &[&str], variables: &[(&str, &str)]) -> Result<Value> {
     let fail = |what: String| Error::new(ErrorCode::CheckFailed, what, "a child process that reports a result");
     let exe = std::env::current_exe().map_err(|e| fail(e.to_string()))?;
     let mut command = std::process::Command::new(exe);
-    let out = command.args(words).envs(variables.iter().copied()).output().map_err(|e| fail(e.to_string()))?;
+    // A bundle would be read and checked whole: neither a cold compilation nor a start from the disk cache.
+    command.args(words).env_remove("FROSTGRAPH_BUNDLE").envs(variables.iter().copied());
+    let out = command.output().map_err(|e| fail(e.to_string()))?;
     serde_json::from_slice(&out.stdout).map_err(|e| fail(format!("{e}: {}", String::from_utf8_lossy(&out.stderr))))
 }
 
