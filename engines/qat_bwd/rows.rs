@@ -10,7 +10,7 @@ pub static ROWS: &[Row] = &[SM120, CPU];
 const SM120: Row = Row {
     id: 20800,
     name: "nvfp4_qat_bwd_sm120",
-    maturity: Maturity::OptIn,
+    maturity: Maturity::Default,
     caps: Caps::Sdpa(SdpaCaps {
         arch: Arch::Sm { lo: 90, hi: 129 },
         dtypes: &[DType::BF16],
