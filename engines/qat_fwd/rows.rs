@@ -39,7 +39,7 @@ const SCHED: &[KnobDomain] = &[KnobDomain { knob: Knob::SchedPolicy, values: &[0
 const SM90: Row = Row {
     id: 20717,
     name: "nvfp4_qat_fwd_sm90",
-    maturity: Maturity::OptIn,
+    maturity: Maturity::Default,
     caps: cuda(90, 90),
     knobs: SCHED,
     note: Some("Head dims are multiples of 16 up to 128. Bitwise reproducible."),
