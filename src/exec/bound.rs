@@ -48,7 +48,8 @@ impl<'b, 'a> Bound<'b, 'a> {
         self.operands.iter().zip(slots.iter().copied())
     }
 
-    /// The binding of a uid.
+    /// The binding of a uid: how a launch plan's pointers are found.
+    #[cfg(feature = "cuda")]
     pub fn get(&self, uid: Uid) -> Option<&'b Binding<'a>> {
         let at = self.operands.binary_search_by_key(&uid, |o| o.uid).ok()?;
         if self.operands.len() > FEW {
