@@ -185,7 +185,7 @@ impl Engine {
         when(self.row.caps.sdpa().is_some_and(|c| c.dtypes.contains(&d)), flavour)
     }
 
-    /// Whether a grouped product may have these inputs (of [`GEMM_INPUTS`]).
+    /// Whether a grouped product may have these inputs (of `GEMM_INPUTS`).
     pub fn gemm_inputs(&self, flavour: &Flavour, inputs: (DType, DType, i64)) -> Served {
         when(matches!(&self.row.caps, Caps::GroupedGemm(c) if c.inputs.contains(&inputs)), flavour)
     }

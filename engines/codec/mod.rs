@@ -8,7 +8,7 @@
 //! | [`e8m0`] | 2^-127 to 2^127 | up, or nearest | 2^127 | 0xFF |
 //!
 //! These are the rules of PTX `cvt.rn.satfinite` (`cvt.rp.satfinite` for E8M0) on a single-precision source. The sign of a zero is kept.
-//! [`nvfp4`] builds the block fake-quantisation of attention training on top; [`half`](::half) rounds to f16 and bf16.
+//! [`nvfp4`] builds the block fake-quantisation of attention training on top; [`half`] rounds to f16 and bf16.
 
 pub mod e2m1;
 pub mod e4m3;
