@@ -7,11 +7,11 @@
 use super::cpu_tile::{Job, Scratch};
 use crate::sdpa::access::{bytes_of, fault, need, scale, Inputs, Place, Rows};
 use crate::sdpa::cpu::arena::{capacity, waves, Side, Wave};
-use crate::sdpa::cpu::lower::checked;
+use crate::sdpa::cpu::lower::{checked, host_plan};
 use crate::sdpa::cpu::tile::{transpose, Operand};
 use crate::sdpa::cpu::{padded, regions, vectorize, BK, BQ};
 use crate::sdpa::{Lengths, SdpaFacts};
-use crate::{Decline, Facts, HostBuffers, HostError, Knobs, LaunchPlan, Port, Target};
+use crate::{Decline, Facts, HostBuffers, HostCall, HostError, Knobs, LaunchPlan, Port, Target};
 use rayon::prelude::*;
 
 /// Name of the row and of its step.
@@ -64,12 +64,7 @@ pub fn lower(facts: &Facts, _: &Knobs, _: &Target) -> Result<LaunchPlan, Decline
 
 /// Workspace regions and the host step; `None` when the workspace size does not fit 64 bits.
 fn plan(f: &SdpaFacts) -> Option<LaunchPlan> {
-    let mut plan = LaunchPlan::default();
-    for (name, floats) in ["k_f32", "v_f32", "o_f32", "lse"].into_iter().zip(Sizes::new(f)?.regions()?) {
-        plan.region(name, floats.checked_mul(4)?)?;
-    }
-    plan.steps.push(crate::launch::Step::Host(crate::HostCall { name: NAME, run }));
-    Some(plan)
+    host_plan(HostCall { name: NAME, run }, ["k_f32", "v_f32", "o_f32", "lse"], Sizes::new(f)?.regions()?)
 }
 
 /// Everything a job reads.

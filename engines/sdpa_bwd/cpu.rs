@@ -12,11 +12,11 @@ use super::cpu_tile::{query_parts, Context, KeyTile, PackQuery, Pair, QueryTile}
 use crate::sdpa::access::{bytes_of, fault, need, scale, Inputs, Place, Rows};
 use crate::sdpa::cpu::arena::{capacity, waves, TileId, Wave};
 use crate::sdpa::cpu::gemm::gemm;
-use crate::sdpa::cpu::lower::checked;
+use crate::sdpa::cpu::lower::{checked, host_plan};
 use crate::sdpa::cpu::tile::{transpose, Operand};
 use crate::sdpa::cpu::{padded, regions, vectorize, BK, BQ};
 use crate::sdpa::{Lengths, Recipe, SdpaFacts};
-use crate::{Decline, Facts, HostBuffers, HostError, Knobs, LaunchPlan, Port, Target};
+use crate::{Decline, Facts, HostBuffers, HostCall, HostError, Knobs, LaunchPlan, Port, Target};
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -73,12 +73,11 @@ impl Sizes {
 }
 
 fn plan(f: &SdpaFacts) -> Option<LaunchPlan> {
-    let mut plan = LaunchPlan::default();
-    for (name, floats) in ["q_f32", "dq_parts", "dk_f32", "dv_f32", "dbias_rows"].into_iter().zip(Sizes::new(f)?.regions(f)?) {
-        plan.region(name, floats.checked_mul(4)?)?;
-    }
-    plan.steps.push(crate::launch::Step::Host(crate::HostCall { name: name(f), run }));
-    Some(plan)
+    host_plan(
+        HostCall { name: name(f), run },
+        ["q_f32", "dq_parts", "dk_f32", "dv_f32", "dbias_rows"],
+        Sizes::new(f)?.regions(f)?,
+    )
 }
 
 /// Lowers a backward node to one host step.

@@ -166,6 +166,56 @@ impl Chain<'_> {
         p.as_ref().and_then(|p| p.ragged).filter(|_| self.thd).map_or(0, |r| r.multiplier)
     }
 
+    /// What a main kernel reads beside its tensor maps and what it adds to or writes; dK and dV go to the workspace where they are `partial`.
+    pub(crate) fn push_sums(&self, p: &mut Params, partial: bool) {
+        let ports = &self.f.ports;
+        p.push("lse", ptr(&ports.stats));
+        p.push("delta", self.region(Some(self.regions.delta)));
+        p.push("dq_accum", self.region(self.regions.dq_accum));
+        p.push("dq_sem", self.region(self.regions.dq_sem));
+        p.push("dk_out", if partial { self.region(self.regions.dk) } else { ptr(&ports.dk) });
+        p.push("dv_out", if partial { self.region(self.regions.dv) } else { ptr(&ports.dv) });
+    }
+
+    /// Where packed operands begin and how far their rows are apart. `partial` dK and dV are dense (B, S_kv, heads, d) sums in the workspace
+    /// of so many heads, with these head dims.
+    pub(crate) fn push_rows(&self, p: &mut Params, partial: Option<(i64, i64, i64)>) {
+        let (f, ports) = (self.f, &self.f.ports);
+        // Sums in the workspace follow K's token origin, so their own offsets are not read.
+        let none = None;
+        let (rag_dk, rag_dv) = if partial.is_some() { (&none, &none) } else { (&ports.dk, &ports.dv) };
+        let ragged = [
+            ("rag_q", "mul_q", &ports.q),
+            ("rag_k", "mul_k", &ports.k),
+            ("rag_v", "mul_v", &ports.v),
+            ("rag_do", "mul_do", &ports.d_o),
+            ("rag_lse", "mul_lse", &ports.stats),
+            ("rag_dk", "mul_dk", rag_dk),
+            ("rag_dv", "mul_dv", rag_dv),
+        ];
+        for (name, _, port) in ragged {
+            p.push(name, self.rag(port));
+        }
+        for (_, name, port) in ragged {
+            p.i64(name, self.mul(port));
+        }
+        for (name, port) in [("q_ss", &ports.q), ("k_ss", &ports.k), ("v_ss", &ports.v), ("do_ss", &ports.d_o)] {
+            p.i64(name, self.token_stride(port));
+        }
+        p.strides(["lse_sb", "lse_sh", "lse_ss"], &ports.stats);
+        let (dk, dv) = (["dk_sb", "dk_sh", "dk_ss"], ["dv_sb", "dv_sh", "dv_ss"]);
+        if let Some((heads, d_qk, d_v)) = partial {
+            for (names, d) in [(dk, d_qk), (dv, d_v)] {
+                for (name, stride) in names.into_iter().zip([f.s_kv * heads * d, d, heads * d]) {
+                    p.i64(name, stride);
+                }
+            }
+        } else {
+            p.strides(dk, &ports.dk);
+            p.strides(dv, &ports.dv);
+        }
+    }
+
     /// Token stride of a packed operand; 0 where the variant does not read it.
     pub(crate) fn token_stride(&self, p: &Option<Port>) -> i64 {
         p.as_ref().filter(|_| self.thd).map_or(0, |p| p.stride[2])
@@ -261,49 +311,13 @@ impl Chain<'_> {
             );
         }
         p.push("tm_ds", self.ds_map(c.q_tile));
-        p.push("lse", ptr(&ports.stats));
-        p.push("delta", self.region(Some(self.regions.delta)));
-        p.push("dq_accum", self.region(self.regions.dq_accum));
-        p.push("dq_sem", self.region(self.regions.dq_sem));
-        p.push("dk_out", if gqa { self.region(self.regions.dk) } else { ptr(&ports.dk) });
-        p.push("dv_out", if gqa { self.region(self.regions.dv) } else { ptr(&ports.dv) });
+        self.push_sums(&mut p, gqa);
         let (dbias, _, dbias_sb) = self.dbias_target();
         p.push("bias", ptr(&ports.bias));
         p.push("dbias", dbias);
         p.push("seq_q", ptr(&ports.seq_len_q));
         p.push("seq_kv", ptr(&ports.seq_len_kv));
-        // Per-query-head workspaces follow K's token origin, so their own offsets are not read.
-        let none = None;
-        let (rag_dk, rag_dv) = if gqa { (&none, &none) } else { (&ports.dk, &ports.dv) };
-        let ragged = [
-            ("rag_q", "mul_q", &ports.q),
-            ("rag_k", "mul_k", &ports.k),
-            ("rag_v", "mul_v", &ports.v),
-            ("rag_do", "mul_do", &ports.d_o),
-            ("rag_lse", "mul_lse", &ports.stats),
-            ("rag_dk", "mul_dk", rag_dk),
-            ("rag_dv", "mul_dv", rag_dv),
-        ];
-        for (name, _, port) in ragged {
-            p.push(name, self.rag(port));
-        }
-        for (_, name, port) in ragged {
-            p.i64(name, self.mul(port));
-        }
-        for (name, port) in [("q_ss", &ports.q), ("k_ss", &ports.k), ("v_ss", &ports.v), ("do_ss", &ports.d_o)] {
-            p.i64(name, self.token_stride(port));
-        }
-        p.strides(["lse_sb", "lse_sh", "lse_ss"], &ports.stats);
-        if gqa {
-            for (names, d) in [(["dk_sb", "dk_sh", "dk_ss"], c.d_qk), (["dv_sb", "dv_sh", "dv_ss"], c.d_v)] {
-                for (name, stride) in names.into_iter().zip([f.s_kv * f.h_q * d, d, f.h_q * d]) {
-                    p.i64(name, stride);
-                }
-            }
-        } else {
-            p.strides(["dk_sb", "dk_sh", "dk_ss"], &ports.dk);
-            p.strides(["dv_sb", "dv_sh", "dv_ss"], &ports.dv);
-        }
+        self.push_rows(&mut p, gqa.then_some((f.h_q, c.d_qk, c.d_v)));
         let bias_stride = |a: usize| ports.bias.as_ref().filter(|b| b.dim[a] > 1).map_or(0, |b| b.stride[a]);
         for (name, a) in [("bias_sb", 0), ("bias_sh", 1), ("bias_ss", 2)] {
             p.i64(name, bias_stride(a));

@@ -237,47 +237,10 @@ fn main(chain: &mut Chain<'_>, c: &Choice) {
     {
         p.push(name, tile_map(port, thd, 64, rows, 128));
     }
-    p.push("lse", ptr(&ports.stats));
-    p.push("delta", chain.region(Some(chain.regions.delta)));
-    p.push("dq_accum", chain.region(chain.regions.dq_accum));
-    p.push("dq_sem", chain.region(chain.regions.dq_sem));
-    p.push("dk_out", if split { chain.region(chain.regions.dk) } else { ptr(&ports.dk) });
-    p.push("dv_out", if split { chain.region(chain.regions.dv) } else { ptr(&ports.dv) });
+    chain.push_sums(&mut p, split);
     p.push("seq_q", ptr(&ports.seq_len_q));
     p.push("seq_kv", ptr(&ports.seq_len_kv));
-    // Partial sums follow K's token origin, so their own offsets are not read.
-    let none = None;
-    let (rag_dk, rag_dv) = if split { (&none, &none) } else { (&ports.dk, &ports.dv) };
-    let ragged = [
-        ("rag_q", "mul_q", &ports.q),
-        ("rag_k", "mul_k", &ports.k),
-        ("rag_v", "mul_v", &ports.v),
-        ("rag_do", "mul_do", &ports.d_o),
-        ("rag_lse", "mul_lse", &ports.stats),
-        ("rag_dk", "mul_dk", rag_dk),
-        ("rag_dv", "mul_dv", rag_dv),
-    ];
-    for (name, _, port) in ragged {
-        p.push(name, chain.rag(port));
-    }
-    for (_, name, port) in ragged {
-        p.i64(name, chain.mul(port));
-    }
-    for (name, port) in [("q_ss", &ports.q), ("k_ss", &ports.k), ("v_ss", &ports.v), ("do_ss", &ports.d_o)] {
-        p.i64(name, chain.token_stride(port));
-    }
-    p.strides(["lse_sb", "lse_sh", "lse_ss"], &ports.stats);
-    if split {
-        let heads = f.h_q / c.heads_item;
-        for (names, d) in [(["dk_sb", "dk_sh", "dk_ss"], c.dims.0), (["dv_sb", "dv_sh", "dv_ss"], c.dims.1)] {
-            for (name, stride) in names.into_iter().zip([f.s_kv * heads * d, d, heads * d]) {
-                p.i64(name, stride);
-            }
-        }
-    } else {
-        p.strides(["dk_sb", "dk_sh", "dk_ss"], &ports.dk);
-        p.strides(["dv_sb", "dv_sh", "dv_ss"], &ports.dv);
-    }
+    chain.push_rows(&mut p, split.then_some((f.h_q / c.heads_item, c.dims.0, c.dims.1)));
     p.sizes(&[
         ("batch", f.b),
         ("heads_q", f.h_q),

@@ -1,7 +1,8 @@
-//! What both CPU rows check when they lower a node.
+//! What every CPU row does when it lowers a node: checks of its outputs, regions, one host step.
 
+use crate::launch::Step;
 use crate::sdpa::layout::writable_ok;
-use crate::{Decline, DeclineCode, LaunchPlan, Port};
+use crate::{Decline, DeclineCode, HostCall, LaunchPlan, Port};
 
 /// The plan, unless an output overlaps itself or the workspace size does not fit 64 bits.
 ///
@@ -25,4 +26,14 @@ pub fn checked(engine: &'static str, outputs: &[&Option<Port>], plan: Option<Lau
         reason: "the workspace size does not fit 64 bits".into(),
         fact: "workspace=overflow".into(),
     })
+}
+
+/// One host step over a workspace of f32 regions, given by name and number of elements; `None` when its size does not fit 64 bits.
+pub fn host_plan<const N: usize>(call: HostCall, names: [&'static str; N], floats: [u64; N]) -> Option<LaunchPlan> {
+    let mut plan = LaunchPlan::default();
+    for (name, floats) in names.into_iter().zip(floats) {
+        plan.region(name, floats.checked_mul(4)?)?;
+    }
+    plan.steps.push(Step::Host(call));
+    Some(plan)
 }
