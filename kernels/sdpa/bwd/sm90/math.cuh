@@ -7,35 +7,11 @@
 #include "common/hopper.cuh"
 #include "common/wgmma.cuh"
 #include "sdpa/bwd/sm90/config.cuh"
+#include "sdpa/bwd/sm90/pieces.cuh"
 
 namespace fg {
 
-constexpr int NS = TQ / 2, NQ = DQ_T ? TQ / 2 : 32;  // accumulator registers of S^T and dP^T; of dQ (64 x 64, or a 64 x TQ block of dQ^T)
-constexpr u32 QCH = TQ * 128, KCH = TK * 128;  // bytes from one 64-column chunk to the next
-
-// All that the loop over a kv tile's q tiles keeps of the work description: everything else would have to live beside 240 registers.
-struct Walk {
-  float* dq;             // this thread's first four floats of the current tile's dQ
-  i64 head_jump;         // floats from a head's last tile to the next head's first
-  i32 qb, lo, hi;        // current q tile; [lo, hi)
-  i32 n;                 // tiles in all
-  i32 edge_lo, edge_hi;  // tiles whose first row is below / above these straddle a mask edge
-  i32 first, last;       // row q0 keeps keys kv0 + x with x <= q0 - first and x >= q0 - last
-  i32 keys;              // valid keys of the kv tile
-};
-FG_DEV Walk make_walk(const Tile& t, i32 heads, i32 ws_rows, float* dq) {
-  Walk w;
-  w.dq = dq + (i64)(t.hi - 1) * TQ * DQK;
-  w.head_jump = ((i64)ws_rows + (t.hi - 1 - t.lo) * TQ) * DQK;
-  w.qb = t.hi - 1, w.lo = t.lo, w.hi = t.hi;
-  w.n = heads * (t.hi - t.lo);
-  w.keys = t.len_kv - t.kv0;
-  w.first = t.kv0 - t.band.diag - t.band.right;
-  w.last = t.kv0 - t.band.diag + t.band.left;
-  w.edge_lo = w.keys < TK ? 0x7fffffff : FG_CAUSAL ? w.first + TK - 1 : -1;
-  w.edge_hi = FG_WINDOW ? w.last - (TQ - 1) : 0x7fffffff;
-  return w;
-}
+constexpr int NQ = DQ_T ? TQ / 2 : 32;  // accumulator registers of dQ (64 x 64, or a 64 x TQ block of dQ^T)
 
 struct Math {
   u32 smem, wg, warp, lane;  // wg 0, 1; warp 0..3 in it
@@ -69,15 +45,8 @@ struct Math {
     for (int i = 0; i < DV / 2; i++) dv[i] = 0.f;
     pin(dk), pin(dv);
   }
-  FG_DEV static constexpr u32 kstep(int k, u32 chunk) { return (k >> 2) * (chunk >> 4) + (k & 3) * 2; }
 
   // ---- products: issue and commit; at: buffer ----
-  // A base that the compiler cannot fold with the k steps: folded, each step costs two more instructions.
-  FG_DEV static u64 at_buffer(u64 base, u32 offset) {
-    base += offset >> 4;
-    asm volatile("" : "+l"(base));
-    return base;
-  }
   FG_DEV void issue_s(u32 at) {
     const u64 k_a = at_buffer(d_kv, OFF_K), q_b = at_buffer(d_n, OFF_Q + at * Q_BYTES);
     pin(s), wgmma_fence();
@@ -133,30 +102,6 @@ struct Math {
   }
 
   // ---- element-wise pieces ----
-  FG_DEV void mask(const Walk& w) {
-    const i32 q0 = w.qb * TQ;
-    bool edge = q0 < w.edge_lo;
-    if (FG_WINDOW) edge |= q0 > w.edge_hi;
-    if (!edge) return;
-    const float dead = __int_as_float(sl2 > 0.f ? 0xff800000 : 0x7f800000);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      const i32 key = (i32)(wg * 64 + warp * 16 + (lane >> 2)) + 8 * h, q = q0 + 2 * (i32)(lane & 3);
-      // columns first .. last of this row are kept
-      i32 first = FG_CAUSAL ? key + w.first - q : -TQ;
-      const i32 last = FG_WINDOW ? key + w.last - q : 2 * TQ;
-      if (key >= w.keys) first = TQ;
-      asm volatile("" : "+r"(first));  // else ptxas turns the branch into selects that every tile pays for
-#pragma unroll
-      for (int j = 0; j < TQ / 8; j++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-          bool out = 8 * j + e < first;
-          if (FG_WINDOW) out |= 8 * j + e > last;
-          s[4 * j + 2 * h + e] = out ? dead : s[4 * j + 2 * h + e];
-        }
-    }
-  }
   // The rows' numbers of each 8-column block. With 48 rows they are loaded before the wait for the product they go with; at 64 rows that was 3-8 %
   // slower, at 128 it does not fit.
   static constexpr bool EARLY_STATS = TQ == 48;
@@ -166,12 +111,10 @@ struct Math {
 #pragma unroll
     for (int j = 0; j < TQ / 8; j++) stat(at, j);
   }
-  FG_DEV static u32 lse(u32 at) { return OFF_LSE + at * (TQ * 4); }
-  FG_DEV static u32 delta(u32 at) { return OFF_DELTA + at * (TQ * 4); }
   FG_DEV void softmax(u32 at) {
 #pragma unroll
     for (int j = 0; j < TQ / 8; j++) {
-      if (!EARLY_STATS) stat(lse(at), j);
+      if (!EARLY_STATS) stat(lse_at(at), j);
 #pragma unroll
       for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(fmaf(s[4 * j + e], sl2, st[2 * j + (e & 1)]));
       p[2 * j] = pack2<BF16>(s[4 * j], s[4 * j + 1]);
@@ -181,7 +124,7 @@ struct Math {
   FG_DEV void dsoftmax(u32 at) {
 #pragma unroll
     for (int j = 0; j < TQ / 8; j++) {
-      if (!EARLY_STATS) stat(delta(at), j);
+      if (!EARLY_STATS) stat(delta_at(at), j);
       const float a = st[2 * j], b = st[2 * j + 1];
       ds[2 * j] = pack2<BF16>(s[4 * j] * (dp[4 * j] - a), s[4 * j + 1] * (dp[4 * j + 1] - b));
       ds[2 * j + 1] = pack2<BF16>(s[4 * j + 2] * (dp[4 * j + 2] - a), s[4 * j + 3] * (dp[4 * j + 3] - b));
@@ -230,16 +173,6 @@ struct Math {
     ph ^= 1u << at;
   }
 
-  FG_DEV void walk(Walk& w) {
-    if (w.qb == w.lo) {
-      w.qb = w.hi - 1;
-      w.dq += w.head_jump;
-    } else {
-      w.qb--;
-      w.dq -= TQ * DQK;
-    }
-  }
-
   // ---- the n q tiles of one kv tile, in the order FG_ORDER ----
   FG_DEV void loop(Walk w) {
     clear();
@@ -253,11 +186,11 @@ struct Math {
       issue_s(at);
       wait_do(at);
       issue_dp(at);
-      early(lse(at));
+      early(lse_at(at));
       wgmma_wait<1>(), pin(s);
-      mask(w);
+      mask_scores(s, w, wg * 64 + warp * 16 + (lane >> 2), lane, sl2);
       softmax(at);
-      early(delta(at));
+      early(delta_at(at));
       wgmma_wait<0>(), pin(dp);
       dsoftmax(at);
       issue_dv(at);
@@ -270,7 +203,7 @@ struct Math {
       add_dq(w.dq, at);
       wgmma_wait<0>(), pin(dk);
       free_q(at);
-      walk(w);
+      next_tile(w);
     }
 #else
     // Rotated: S of the next tile runs beside dQ and dK of this one. Nothing is in flight across the back edge, or ptxas serialises the wgmmas.
@@ -278,7 +211,7 @@ struct Math {
     issue_s(0);
     wait_do(0);
     issue_dp(0);
-    early(lse(0));
+    early(lse_at(0));
     wgmma_wait<1>(), pin(s);
     head(w, 0);
 #pragma unroll 1
@@ -292,10 +225,10 @@ struct Math {
       add_dq(w.dq, at);
       wait_do(nx);
       issue_dp(nx);
-      early(lse(nx));
+      early(lse_at(nx));
       wgmma_wait<1>(), pin(s), pin(dk);
       free_q(at);
-      walk(w);
+      next_tile(w);
       head(w, nx);
     }
     const u32 at = (n - 1) & 1;
@@ -309,9 +242,9 @@ struct Math {
   }
   // From S ready (dP in flight) to dS visible and dV done.
   FG_DEV void head(const Walk& w, u32 at) {
-    mask(w);
+    mask_scores(s, w, wg * 64 + warp * 16 + (lane >> 2), lane, sl2);
     softmax(at);
-    early(delta(at));
+    early(delta_at(at));
     wgmma_wait<0>(), pin(dp);
     dsoftmax(at);
     issue_dv(at);

@@ -1,0 +1,83 @@
+// What every math loop of this kernel is made of: what it keeps of the work description, descriptor steps, the masks on the transposed scores.
+#pragma once
+#include "sdpa/bwd/sm90/config.cuh"
+
+namespace fg {
+
+constexpr int NS = TQ / 2;                     // accumulator registers of S^T and of dP^T
+constexpr u32 QCH = TQ * 128, KCH = TK * 128;  // bytes from one 64-column chunk to the next
+
+// Row statistics of a buffer.
+FG_DEV u32 lse_at(u32 buffer) { return OFF_LSE + buffer * (TQ * 4); }
+FG_DEV u32 delta_at(u32 buffer) { return OFF_DELTA + buffer * (TQ * 4); }
+
+// Descriptor units from a K-major tile to its k step of 16 columns.
+FG_DEV constexpr u32 kstep(int k, u32 chunk) { return (k >> 2) * (chunk >> 4) + (k & 3) * 2; }
+// A base that the compiler cannot fold with the k steps: folded, each step costs two more instructions.
+FG_DEV u64 at_buffer(u64 base, u32 offset) {
+  base += offset >> 4;
+  asm volatile("" : "+l"(base));
+  return base;
+}
+
+// All that the loop over a kv tile's q tiles keeps of the work description: everything else would have to live beside 240 registers.
+struct Walk {
+  float* dq;             // this thread's first four floats of the current tile's dQ
+  i64 head_jump;         // floats from a head's last tile to the next head's first
+  i32 qb, lo, hi;        // current q tile; [lo, hi)
+  i32 n;                 // tiles in all
+  i32 edge_lo, edge_hi;  // tiles whose first row is below / above these straddle a mask edge
+  i32 first, last;       // row q0 keeps keys kv0 + x with x <= q0 - first and x >= q0 - last
+  i32 keys;              // valid keys of the kv tile
+};
+FG_DEV Walk make_walk(const Tile& t, i32 heads, i32 ws_rows, float* dq) {
+  Walk w;
+  w.dq = dq + (i64)(t.hi - 1) * TQ * DQK;
+  w.head_jump = ((i64)ws_rows + (t.hi - 1 - t.lo) * TQ) * DQK;
+  w.qb = t.hi - 1, w.lo = t.lo, w.hi = t.hi;
+  w.n = heads * (t.hi - t.lo);
+  w.keys = t.len_kv - t.kv0;
+  w.first = t.kv0 - t.band.diag - t.band.right;
+  w.last = t.kv0 - t.band.diag + t.band.left;
+  w.edge_lo = w.keys < TK ? 0x7fffffff : FG_CAUSAL ? w.first + TK - 1 : -1;
+  w.edge_hi = FG_WINDOW ? w.last - (TQ - 1) : 0x7fffffff;
+  return w;
+}
+
+FG_DEV void next_tile(Walk& w) {
+  if (w.qb == w.lo) {
+    w.qb = w.hi - 1;
+    w.dq += w.head_jump;
+  } else {
+    w.qb--;
+    w.dq -= TQ * DQK;
+  }
+}
+
+// Dead scores of one warpgroup's fragment of S^T (wgmma.cuh; TQ columns) become what exp2 turns into 0. row: this lane's first key in the kv tile.
+FG_DEV void mask_scores(float (&s)[TQ / 2], const Walk& w, u32 row, u32 lane, float sl2) {
+  const i32 q0 = w.qb * TQ;
+  bool edge = q0 < w.edge_lo;
+  if (FG_WINDOW) edge |= q0 > w.edge_hi;
+  if (!edge) return;
+  const float dead = __int_as_float(sl2 > 0.f ? 0xff800000 : 0x7f800000);
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const i32 key = (i32)row + 8 * h, q = q0 + 2 * (i32)(lane & 3);
+    // columns first .. last of this row are kept
+    i32 first = FG_CAUSAL ? key + w.first - q : -TQ;
+    const i32 last = FG_WINDOW ? key + w.last - q : 2 * TQ;
+    if (key >= w.keys) first = TQ;
+    asm volatile("" : "+r"(first));  // else ptxas turns the branch into selects that every tile pays for
+#pragma unroll
+    for (int j = 0; j < TQ / 8; j++)
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+        bool out = 8 * j + e < first;
+        if (FG_WINDOW) out |= 8 * j + e > last;
+        s[4 * j + 2 * h + e] = out ? dead : s[4 * j + 2 * h + e];
+      }
+  }
+}
+
+}  // namespace fg
