@@ -11,6 +11,11 @@
 #include "sdpa/bwd/sm90/math.cuh"
 #include "sdpa/bwd/sm90/store.cuh"
 
+// The math warps' loop. A chain with a loop of its own (qat/bwd/sm90) defines FG_MATH, a type of the same shape, before it includes this file.
+#ifndef FG_MATH
+#define FG_MATH fg::Math
+#endif
+
 extern "C" __device__ const int fg_sdpa_bwd_sm90_main_smem = fg::SMEM_BYTES;
 
 extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_main(
@@ -22,6 +27,7 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
     i32 heads_q, i32 heads_item, i32 group, i32 s_q, i32 s_kv, i32 d_qk, i32 d_v, i32 ws_rows, i32 window_left, i32 window_right, i32 bottom_right,
     i32 interleave, float scale) {
   using namespace fg;
+  using Loop = FG_MATH;
   extern __shared__ __align__(1024) u8 smem_raw[];
   const u32 smem = smem_addr(smem_raw);
   const u32 warp = uniform(threadIdx.x / 32), wg = uniform(threadIdx.x / 128), lane = lane_id();
@@ -53,6 +59,7 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
     const Tile t = make_tile(shape);
     if (t.lo >= t.hi) return;
     if (warp == 0) {
+      if (Loop::CHAIN_INPUTS) pdl_wait();
       if (lane == 0)
         producer(smem, t, heads_item, Maps{&tm_q, &tm_k, &tm_v, &tm_do}, (i32)token(rag_q, mul_q, q_ss, t.b), (i32)token(rag_k, mul_k, k_ss, t.b),
                  (i32)token(rag_v, mul_v, v_ss, t.b), (i32)token(rag_do, mul_do, do_ss, t.b));
@@ -87,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
     store_zero<DV>(out(dv_out, rag_dv, mul_dv, dv_sb, dv_sh, dv_ss), dv_ss, row_limit, d_v, tid);
     return;
   }
-  Math m;
+  Loop m;
   m.init((u32)batch >> 31, smem, wg - 1, warp & 3, lane, scale);
   mbar_wait(smem + BAR_KV_FULL, 0);
   m.loop(make_walk(t, heads_item, ws_rows, dq_accum + ws_row0<FG_THD>(token(rag_q, mul_q, q_ss, t.b), t.b, t.h0, heads_q, ws_rows) * DQK + m.dq_lane()));
