@@ -66,6 +66,7 @@ pub static SOURCES: &[Source] = sources![
     "sdpa/bwd/sm90/load.cuh",
     "sdpa/bwd/sm90/main.cu",
     "sdpa/bwd/sm90/math.cuh",
+    "sdpa/bwd/sm90/pieces.cuh",
     "sdpa/bwd/sm90/store.cuh",
     "sdpa/fwd/mma/combine.cu",
     "sdpa/fwd/mma/decode.cu",
