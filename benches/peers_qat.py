@@ -1,7 +1,7 @@
 """Times the public Triton port of the NVFP4 QAT attention backward on a GPU that it does not support, and compares its numbers with ours.
 
 `peers_qat.py bwd` reads cases as JSON on stdin ([{"name", "b", "h", "s", "d", "causal"}, ..]) and writes one JSON object a line:
-{"case", "peer", "bwd_ms", "tiles"} or {"case", "peer", "error"}, after {"versions"}. `gpu_sdpa --suite nvfp4_qat --peers` runs it.
+{"case", "peer", "bwd_ms", "tiles"} or {"case", "peer", "error"}, after {"versions"}. `gpu_bench --suite nvfp4_qat --peers` runs it.
 
 `peers_qat.py compare PROGRAM FORWARD.json BACKWARD.json` runs `frostgraph` on one problem and prints how far our results are from the
 peer's, as {"compare": tensor, "max_abs", "rel_frobenius", "max_rel"} a line.
@@ -15,7 +15,6 @@ import importlib
 import importlib.util
 import json
 import os
-import statistics
 import struct
 import subprocess
 import sys
@@ -25,14 +24,10 @@ import types
 import torch
 import triton
 import triton.language as tl
+from peers_timing import DEVICE, emit, median_ms, reason
 
-DEVICE = "cuda"
 # block_m, block_n, warps, stages of dQ, stages of dK/dV: the port's own two settings, then the two fastest of those tried on an H200.
 TILES = ((32, 32, 4, 3, 3), (64, 64, 8, 2, 3), (64, 64, 4, 2, 2), (128, 64, 8, 2, 2))
-
-
-def emit(**fields):
-    print(json.dumps(fields), flush=True)
 
 
 @triton.jit
@@ -66,24 +61,6 @@ def peer():
     return quantiser, importlib.import_module("qat_peer._interface"), importlib.import_module("qat_peer._workspace")
 
 
-def median_ms(work, budget_ms=300.0):
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device=DEVICE)
-    for _ in range(2):
-        work()
-    torch.cuda.synchronize()
-    times, spent = [], 0.0
-    while (spent < budget_ms or len(times) < 5) and len(times) < 60:
-        flush.zero_()
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        work()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop))
-        spent += times[-1]
-    return statistics.median(times)
-
-
 def backward(modules, q, k, v, o, d_o, lse, causal, tiles):
     """A closure that runs the port's whole chain, and its gradients."""
     _, interface, layout = modules
@@ -105,17 +82,17 @@ def measure(modules, case):
     q, k, v, o, d_o = (torch.randn(shape, device=DEVICE, dtype=torch.bfloat16) for _ in range(5))
     kept = torch.arange(1, shape[2] + 1, device=DEVICE) if case["causal"] else torch.full((shape[2],), shape[2], device=DEVICE)
     lse = (kept.float().log() + 0.5).expand(shape[:3]).contiguous()
-    best, reason = None, "no tiles"
+    best, why = None, "no tiles"
     for tiles in TILES:
         try:
             run, _ = backward(modules, q, k, v, o, d_o, lse, case["causal"], tiles)
-            ms = median_ms(run)
+            ms = median_ms(run, 300.0, 60)
             if best is None or ms < best[0]:
                 best = (ms, tiles)
         except Exception as error:  # tiles that do not fit are a result
-            reason = str(error).splitlines()[0][:160]
+            why = reason(error)
     if best is None:
-        emit(case=case["name"], peer="triton", error=reason)
+        emit(case=case["name"], peer="triton", error=why)
     else:
         emit(case=case["name"], peer="triton", bwd_ms=best[0], tiles=best[1])
     torch.cuda.empty_cache()

@@ -1,44 +1,30 @@
-"""Times the peers' attention on one GPU: PyTorch's flash backend (FlashAttention-2), its cuDNN backend, its memory-efficient backend.
+"""Times the peers' attention on one GPU: FlashAttention-2 and cuDNN as PyTorch's backends, its memory-efficient backend, cuDNN through its
+own frontend, FlashAttention-4.
 
 `peers_sdpa.py fwd|bwd` reads a list of cases as JSON on stdin ([{"name", "b", "h_q", "h_kv", "s", "s_kv" (absent: s), "d_qk", "d_v", "causal",
 "window"}, ..]) and writes one JSON object a line: {"case", "peer", "fwd_ms" or "bwd_ms"} or {"case", "peer", "error"}, and lines about the
-machine ({"versions"}, {"ceiling": name, "tflops"}) first. `gpu_sdpa --peers` runs it. Times are medians over CUDA events with the L2 cache
+machine ({"versions"}, {"ceiling": name, "tflops"}) first. `gpu_bench --peers` runs it. Times are medians over CUDA events with the L2 cache
 overwritten before each run. A window is measured only by peers that have one. With fewer queries than keys "causal" is from the bottom right.
+
+Peers: `fa2`, `cudnn`, `efficient` are PyTorch's backends; `cudnn_graph` is cuDNN through nvidia-cudnn-frontend and `fa4` is flash-attn-4, each
+where it can be imported and for as many queries as keys; `cudnn_graph_deterministic` and `fa4_deterministic` are their deterministic backwards.
+Every group runs in a child of its own with a time limit (FROSTGRAPH_PEER_SECONDS, 200).
 """
+import importlib.metadata
+import importlib.util
 import json
-import statistics
+import os
 import sys
 
 import torch
 import torch.nn.functional as F
+from peers_timing import DEVICE, emit, guarded, median_ms, reason
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
-DEVICE = "cuda"
 BACKWARD = (("fa2", SDPBackend.FLASH_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION))
 FORWARD = (*BACKWARD, ("efficient", SDPBackend.EFFICIENT_ATTENTION))
-
-
-def emit(**fields):
-    print(json.dumps(fields), flush=True)
-
-
-def median_ms(work, budget_ms=150.0):
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device=DEVICE)
-    for _ in range(3):
-        work()
-    torch.cuda.synchronize()
-    times, spent = [], 0.0
-    while (spent < budget_ms or len(times) < 5) and len(times) < 100:
-        flush.zero_()
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        work()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop))
-        spent += times[-1]
-    return statistics.median(times)
+FORWARD_MS, BACKWARD_MS = 80.0, 150.0
 
 
 def ceiling():
@@ -48,9 +34,30 @@ def ceiling():
     emit(ceiling="bf16 matmul 8192", tflops=2 * n**3 / median_ms(lambda: a @ b) / 1e9)
 
 
-def operand(case, heads, length, dim, grad):
-    shape = (case["b"], length, heads, dim)
-    return torch.randn(shape, device=DEVICE, dtype=torch.bfloat16).transpose(1, 2).requires_grad_(grad)
+def operand(case, heads, length, dim, grad=False):
+    """Memory order B, S, H, D."""
+    return torch.randn((case["b"], length, heads, dim), device=DEVICE, dtype=torch.bfloat16).requires_grad_(grad)
+
+
+def operands(case, grad):
+    length = case.get("s_kv") or case["s"]
+    q = operand(case, case["h_q"], case["s"], case["d_qk"], grad)
+    k = operand(case, case["h_kv"], length, case["d_qk"], grad)
+    v = operand(case, case["h_kv"], length, case["d_v"], grad)
+    return q, k, v, operand(case, case["h_q"], case["s"], case["d_v"])
+
+
+def timed(case, peer, direction, work):
+    """One line; a peer that does not serve a case is a result."""
+    try:
+        ms = median_ms(work(), FORWARD_MS if direction == "fwd" else BACKWARD_MS)
+        emit(case=case["name"], peer=peer, **{f"{direction}_ms": ms})
+    except Exception as error:
+        emit(case=case["name"], peer=peer, error=reason(error))
+    torch.cuda.empty_cache()
+
+
+# ------------------------------------------------------------------------------------------------ PyTorch's backends
 
 
 def call(case, q, k, v):
@@ -61,32 +68,178 @@ def call(case, q, k, v):
     return F.scaled_dot_product_attention(q, k, v, is_causal=case["causal"], enable_gqa=grouped)
 
 
-def measure(case, direction):
+def backends(case, direction):
     backward = direction == "bwd"
-    length = case.get("s_kv") or case["s"]
-    q = operand(case, case["h_q"], case["s"], case["d_qk"], backward)
-    k = operand(case, case["h_kv"], length, case["d_qk"], backward)
-    v = operand(case, case["h_kv"], length, case["d_v"], backward)
-    d_o = operand(case, case["h_q"], case["s"], case["d_v"], False) if backward else None
+    q, k, v, d_o = (x.transpose(1, 2) for x in operands(case, backward))
     for name, backend in BACKWARD if backward else FORWARD:
-        try:
+
+        def work():
             if case.get("window") is not None:
                 raise RuntimeError("no sliding window through this interface")
-            with sdpa_kernel(backend):
-                if backward:
-                    o = call(case, q, k, v)
-                    ms = median_ms(lambda: torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True))
-                else:
-                    with torch.no_grad():
-                        ms = median_ms(lambda: call(case, q, k, v), 80.0)
-            emit(case=case["name"], peer=name, **{f"{direction}_ms": ms})
-        except Exception as error:  # a peer that does not serve a case is a result
-            emit(case=case["name"], peer=name, error=str(error).splitlines()[0][:160])
+            if backward:
+                o = call(case, q, k, v)
+                return lambda: torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True)
+
+            def forward():
+                with torch.no_grad():
+                    return call(case, q, k, v)
+
+            return forward
+
+        with sdpa_kernel(backend):
+            timed(case, name, direction, work)
+
+
+# ------------------------------------------------------------------------------------------------ cuDNN's own graphs
+
+
+class Cudnn:
+    """Graphs of one case, built by nvidia-cudnn-frontend with the plan that its heuristics put first."""
+
+    def __init__(self, case):
+        import cudnn
+
+        self.cudnn, self.case = cudnn, case
+        self.handle = cudnn.create_handle()
+        cudnn.set_stream(handle=self.handle, stream=torch.cuda.current_stream().cuda_stream)
+        self.q, self.k, self.v, self.d_o = (x.transpose(1, 2) for x in operands(case, False))
+        self.o = torch.randn_like(self.d_o)
+        # Statistics as random scores would have them.
+        kept = torch.arange(1, case["s"] + 1, device=DEVICE) if case["causal"] else torch.full((case["s"],), case["s"], device=DEVICE)
+        kept = kept.clamp(max=case.get("window") or case["s"])
+        self.stats = (kept.float().log() + 0.5).expand(case["b"], case["h_q"], -1).unsqueeze(-1).contiguous()
+        self.options = {"attn_scale": case["d_qk"] ** -0.5, "use_causal_mask": case["causal"]}
+        if case.get("window") is not None:
+            self.options["sliding_window_length"] = case["window"]
+
+    def graph(self):
+        types = self.cudnn.data_type
+        return self.cudnn.pygraph(
+            io_data_type=types.BFLOAT16, intermediate_data_type=types.FLOAT, compute_data_type=types.FLOAT, handle=self.handle)
+
+    def runnable(self, graph, pack):
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([self.cudnn.heur_mode.A, self.cudnn.heur_mode.FALLBACK])
+        graph.check_support()
+        graph.build_plans()
+        workspace = torch.empty(max(1, graph.get_workspace_size()), device=DEVICE, dtype=torch.uint8)
+        return lambda: graph.execute(pack, workspace, handle=self.handle)
+
+    @staticmethod
+    def output(port, like):
+        port.set_output(True).set_dim(list(like.shape)).set_stride(list(like.stride()))
+        return port
+
+    def forward(self):
+        graph = self.graph()
+        q, k, v = (graph.tensor_like(x) for x in (self.q, self.k, self.v))
+        o, stats = graph.sdpa(name="forward", q=q, k=k, v=v, generate_stats=True, **self.options)
+        self.output(o, self.o)
+        self.output(stats, self.stats).set_data_type(self.cudnn.data_type.FLOAT)
+        return self.runnable(graph, {q: self.q, k: self.k, v: self.v, o: self.o, stats: self.stats})
+
+    def backward(self, deterministic):
+        graph = self.graph()
+        given = (self.q, self.k, self.v, self.o, self.d_o, self.stats)
+        q, k, v, o, d_o, stats = ports = tuple(graph.tensor_like(x) for x in given)
+        grads = graph.sdpa_backward(
+            name="backward", q=q, k=k, v=v, o=o, dO=d_o, stats=stats, use_deterministic_algorithm=deterministic, **self.options)
+        tensors = tuple(torch.empty_like(x) for x in (self.q, self.k, self.v))
+        pack = dict(zip(ports, given))
+        for port, like in zip(grads, tensors):
+            pack[self.output(port, like)] = like
+        return self.runnable(graph, pack)
+
+
+def cudnn_graph(case, direction):
+    graphs = Cudnn(case)
+    if direction == "fwd":
+        timed(case, "cudnn_graph", "fwd", graphs.forward)
+        return
+    timed(case, "cudnn_graph", "bwd", lambda: graphs.backward(False))
+    timed(case, "cudnn_graph_deterministic", "bwd", lambda: graphs.backward(True))
+
+
+# ------------------------------------------------------------------------------------------------ FlashAttention-4
+
+
+def fa4(case, direction):
+    from flash_attn.cute import flash_attn_func
+
+    # Tensors that want gradients in both directions: with them the forward writes its statistics.
+    q, k, v, d_o = operands(case, True)
+    d_o = d_o.detach()
+    window = (None, None) if case.get("window") is None else (case["window"] - 1, 0)
+
+    def run(deterministic=False):
+        o = flash_attn_func(q, k, v, causal=case["causal"], window_size=window, deterministic=deterministic)
+        return o[0] if isinstance(o, tuple) else o
+
+    if direction == "fwd":
+
+        def forward():
+            with torch.no_grad():
+                return run()
+
+        timed(case, "fa4", "fwd", lambda: forward)
+        return
+    for name, deterministic in (("fa4", False), ("fa4_deterministic", True)):
+
+        def work():
+            o = run(deterministic)
+            return lambda: torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True)
+
+        timed(case, name, "bwd", work)
+
+
+# ------------------------------------------------------------------------------------------------ all of them
+
+
+def there(module):
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:
+        return False
+
+
+def version(package):
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "of unknown version"
+
+
+GROUPS = {"backends": backends, "cudnn_graph": cudnn_graph, "fa4": fa4}
+
+
+def main(direction):
+    cases = json.load(sys.stdin)
+    square = [c for c in cases if c.get("s_kv") in (None, c["s"])]
+    versions = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
+    groups = [("backends", cases, [name for name, _ in (BACKWARD if direction == "bwd" else FORWARD)])]
+    for group, module, package, title in (
+        ("cudnn_graph", "cudnn", "nvidia-cudnn-frontend", "cudnn-frontend"),
+        ("fa4", "flash_attn.cute", "flash-attn-4", "FlashAttention-4"),
+    ):
+        if there(module):
+            versions += f", {title} {version(package)}"
+            peers = [group] if direction == "fwd" else [group, f"{group}_deterministic"]
+            groups.append((group, square, peers))
+    emit(versions=versions)
+    ceiling()
     torch.cuda.empty_cache()
+    for group, asked, peers in groups:
+        guarded([__file__, direction, group], asked, float(os.environ.get("FROSTGRAPH_PEER_SECONDS", "200")), peers)
 
 
 if __name__ == "__main__":
-    emit(versions=f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
-    ceiling()
-    for item in json.load(sys.stdin):
-        measure(item, sys.argv[1])
+    if len(sys.argv) > 2:
+        for item in json.load(sys.stdin):
+            try:
+                GROUPS[sys.argv[2]](item, sys.argv[1])
+            except Exception as error:  # before a time could be taken
+                emit(case=item["name"], peer=sys.argv[2], error=reason(error))
+            torch.cuda.empty_cache()
+    else:
+        main(sys.argv[1])

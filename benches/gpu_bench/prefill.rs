@@ -2,6 +2,7 @@
 
 use crate::cases::{self, Case};
 use crate::device::{Buffers, Gpu};
+use crate::job::{self, Job};
 use crate::{peers, Args};
 use frostgraph::plan::{BuildOptions, Plan};
 use frostgraph::{Device, Error, ErrorCode, Result};
@@ -44,39 +45,51 @@ pub fn other_rows(plans: Vec<Plan>, known: &[&str], family: &str) -> BTreeMap<St
     others
 }
 
+fn jobs_of(args: &Args, case: &Case, device: &Device) -> Result<Vec<Job>> {
+    let best = plans(case, device)?.swap_remove(0);
+    let others = other_rows(all_plans(case, device)?, &[ENGINE, crate::decode::ENGINE], "sdpa_fwd_prefill_");
+    let modes = std::iter::once(("default".to_owned(), best)).chain(others);
+    let c = *case;
+    let job = |(mode, plan)| Job { case: c.name(), mode, plan, flops: c.forward_flops(), given: Box::new(move |o| c.stats(o)) };
+    Ok(job::wanted(args, modes.map(job).collect()))
+}
+
+/// The best plan of every row, for the cases of the peers' table and the short ones.
+pub fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
+    let lists: Vec<Vec<Job>> = wanted(args).iter().map(|c| jobs_of(args, c, device)).collect::<Result<_>>()?;
+    Ok(lists.into_iter().flatten().collect())
+}
+
 /// The best plan of the row and of every other row, and with `--sweep` the time of every plan of the row.
-fn measure(gpu: &Gpu, case: &Case, device: &Device, sweep: bool) -> Result<Map<String, Value>> {
+fn measure(args: &Args, gpu: &Gpu, case: &Case, device: &Device) -> Result<Map<String, Value>> {
+    let mut modes = Map::new();
+    for job in jobs_of(args, case, device)? {
+        let mut result = job.timed(gpu, "fwd_ms", 100.0);
+        if args.sweep && job.mode == "default" {
+            result["all_plans"] = sweep(gpu, case, device)?;
+        }
+        modes.insert(job.mode, result);
+    }
+    Ok(modes)
+}
+
+fn sweep(gpu: &Gpu, case: &Case, device: &Device) -> Result<Value> {
     let own = plans(case, device)?;
     let exe = own[0].compile()?;
     let buffers = Buffers::new(gpu, &exe, exe.workspace_bytes(), |o| case.stats(o))?;
-    let time = |ms: f64| json!({ "fwd_ms": ms, "tflops": case.forward_flops() / ms / 1e9 });
-    let mut default = time(buffers.time(gpu, &exe, 150.0)?);
-    default["plan"] = json!(own[0].to_string());
-    if sweep {
-        let mut all = Map::new();
-        for plan in &own {
-            all.insert(plan.to_string(), time(buffers.time(gpu, &plan.compile()?, 60.0)?));
-        }
-        default["all_plans"] = Value::Object(all);
+    let mut all = Map::new();
+    for plan in &own {
+        let ms = buffers.time(gpu, &plan.compile()?, 60.0)?;
+        all.insert(plan.to_string(), json!({ "fwd_ms": ms, "tflops": case.forward_flops() / ms / 1e9 }));
     }
-    let mut modes = Map::from_iter([("default".to_owned(), default)]);
-    for (name, plan) in other_rows(all_plans(case, device)?, &[ENGINE, crate::decode::ENGINE], "sdpa_fwd_prefill_") {
-        let result = plan.compile().and_then(|exe| {
-            let buffers = Buffers::new(gpu, &exe, exe.workspace_bytes(), |o| case.stats(o))?;
-            buffers.time(gpu, &exe, 150.0)
-        });
-        let mut result = result.map_or_else(|e| json!({ "error": e.to_string() }), time);
-        result["plan"] = json!(plan.to_string());
-        modes.insert(name, result);
-    }
-    Ok(modes)
+    Ok(Value::Object(all))
 }
 
 pub fn run(args: &Args, gpu: &Gpu, device: &Device) -> Vec<Map<String, Value>> {
     let mut ours = Vec::new();
     for case in &wanted(args) {
         // One case that does not fit this device's memory is a result, not the end.
-        let of_case = measure(gpu, case, device, args.sweep).unwrap_or_else(|e| failed(&e));
+        let of_case = measure(args, gpu, case, device).unwrap_or_else(|e| failed(&e));
         println!("{}", peers::line(&json!({ "case": case.name(), "ours": of_case }), "fwd_ms"));
         for (plan, r) in of_case["default"]["all_plans"].as_object().into_iter().flatten() {
             println!("    {plan} {:.4} ms {:.0} TF/s", r["fwd_ms"].as_f64().unwrap_or(0.0), r["tflops"].as_f64().unwrap_or(0.0));

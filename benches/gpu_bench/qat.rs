@@ -1,16 +1,15 @@
 //! NVFP4 QAT, forward and backward, beside the public Triton port of the backward (`peers_qat.py`).
 
-use crate::device::{Buffers, Gpu};
+use crate::device::Gpu;
+use crate::job::{self, Job};
+use crate::prefill::other_rows;
 use crate::{peers, Args, Results};
-use frostgraph::engines::row_by_name;
 use frostgraph::exec::Operand;
 use frostgraph::graph::{Graph, GraphOptions, Mask, Nvfp4Qat, Nvfp4QatBackward, Tensor};
-use frostgraph::plan::BuildOptions;
-use frostgraph::{DType, Device, Error, ErrorCode, Result};
+use frostgraph::plan::{BuildOptions, Plan};
+use frostgraph::{DType, Device, Result};
 use serde_json::{json, Map, Value};
-
-pub const FORWARD: [&str; 2] = ["nvfp4_qat_fwd_sm90", "nvfp4_qat_fwd_sm120"];
-pub const BACKWARD: &str = "nvfp4_qat_bwd_sm120";
+use std::collections::BTreeSet;
 
 /// One attention in the specification's layout, (B, H, S, 128) contiguous.
 #[derive(Debug, Clone, Copy)]
@@ -83,46 +82,73 @@ impl Case {
     }
 }
 
-/// The best plan of an engine, timed.
-fn measure(gpu: &Gpu, case: &Case, graph: &Graph, device: &Device, engine: &str, (ms, flops): (&str, f64)) -> Result<Value> {
-    let built = graph.build_with(device, &BuildOptions::all_engines())?;
-    let plan = built.plans().find(|p| p.entries().all(|e| e.row.name == engine));
-    let exe = plan.ok_or_else(|| Error::new(ErrorCode::NoPlan, case.name(), engine))?.compile()?;
-    let buffers = Buffers::new(gpu, &exe, exe.workspace_bytes(), |o| case.lse(o))?;
-    let time = buffers.time(gpu, &exe, 300.0)?;
-    Ok(json!({
-        "plan": exe.plan().to_string(), ms: time, "tflops": flops / time / 1e9, "workspace_bytes": exe.workspace_bytes(),
-    }))
+fn cases(args: &Args) -> Vec<Case> {
+    ALL.iter().filter(|c| args.wants(&c.name())).copied().collect()
+}
+
+/// The best plan of every row that serves the graph, under the name that `mode` makes of the row's.
+fn jobs_of(
+    args: &Args,
+    case: &Case,
+    device: &Device,
+    graph: &Graph,
+    products: i64,
+    mode: fn(&str) -> String,
+) -> Result<Vec<Job>> {
+    let plans = graph.build_with(device, &BuildOptions::all_engines())?.plans().collect();
+    let c = *case;
+    let job = |(row, plan): (String, Plan)| Job {
+        case: c.name(),
+        mode: mode(&row),
+        plan,
+        flops: c.flops(products),
+        given: Box::new(move |o| c.lse(o)),
+    };
+    Ok(job::wanted(args, other_rows(plans, &[], "").into_iter().map(job).collect()))
+}
+
+fn backward_jobs(args: &Args, case: &Case, device: &Device) -> Result<Vec<Job>> {
+    let mode = |row: &str| match row.strip_prefix("nvfp4_qat_bwd_") {
+        Some("sm120") | None => "backward".to_owned(),
+        Some(line) => format!("backward_{line}"),
+    };
+    jobs_of(args, case, device, &case.backward()?, 5, mode)
+}
+
+fn forward_jobs(args: &Args, case: &Case, device: &Device) -> Result<Vec<Job>> {
+    jobs_of(args, case, device, &case.forward()?, 2, str::to_owned)
+}
+
+/// The best plan of every row, backward and forward.
+pub fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
+    let mut jobs = Vec::new();
+    for case in &cases(args) {
+        jobs.extend(backward_jobs(args, case, device)?);
+        jobs.extend(forward_jobs(args, case, device)?);
+    }
+    Ok(jobs)
+}
+
+fn timed(gpu: &Gpu, jobs: Vec<Job>, ms: &str) -> Map<String, Value> {
+    jobs.into_iter().map(|j| (j.mode.clone(), j.timed(gpu, ms, 200.0))).collect()
 }
 
 pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
-    if FORWARD.iter().chain([&BACKWARD]).any(|e| row_by_name(e).is_none()) {
-        println!("nvfp4_qat: SKIPPED, NOT MEASURED: its rows are not in MANIFEST");
-        return Ok(None);
-    }
-    let cases: Vec<Case> = ALL.iter().filter(|c| args.wants(&c.name())).copied().collect();
+    let cases = cases(args);
     let (mut backward, mut forward) = (Vec::new(), Vec::new());
     for case in &cases {
-        let told = |r: Result<Value>| r.unwrap_or_else(|e| json!({ "error": e.to_string() }));
-        let b = told(measure(&gpu, case, &case.backward()?, device, BACKWARD, ("bwd_ms", case.flops(5))));
-        let graph = case.forward()?;
-        let f = FORWARD.map(|e| (e.to_owned(), told(measure(&gpu, case, &graph, device, e, ("fwd_ms", case.flops(2))))));
-        println!("{} backward {b} forward {f:?}", case.name());
-        backward.push(Map::from_iter([("backward".to_owned(), b)]));
-        forward.push(Value::Object(Map::from_iter(f)));
+        backward.push(timed(&gpu, backward_jobs(args, case, device)?, "bwd_ms"));
+        forward.push(timed(&gpu, forward_jobs(args, case, device)?, "fwd_ms"));
+        println!("{} backward {:?} forward {:?}", case.name(), backward.last(), forward.last());
     }
     let machine = crate::machine(&gpu);
     // The peer gets the device to itself.
     drop(gpu);
-    let script = args.peers.as_ref().map(|p| p.with_file_name("peers_qat.py"));
-    let lines = match &script {
-        Some(script) => peers::measure_by(script, args, "bwd", cases.iter().map(Case::json).collect())?,
-        None => Vec::new(),
-    };
+    let lines = peers::measure(args, "peers_qat.py", "bwd", cases.iter().map(Case::json).collect())?;
     let mut joined = Vec::new();
     for ((case, b), f) in cases.iter().zip(&backward).zip(forward) {
         let mut line = peers::join(&case.name(), b, &lines, "bwd_ms", Some(case.flops(5)));
-        line["forward"] = f;
+        line["forward"] = Value::Object(f);
         println!("{}", peers::line(&line, "bwd_ms"));
         joined.push(line);
     }
@@ -131,6 +157,11 @@ pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
         "counting": "2*B*H*S*S*d for each of five (backward) or two (forward) products, halved under a causal mask",
         "cases": joined,
     });
-    let engines = FORWARD.into_iter().chain([BACKWARD]).map(str::to_owned).collect();
+    let engines = joined_rows(&joined);
     Ok(Some(Results { suite: "nvfp4_qat", engines, machine, body }))
+}
+
+fn joined_rows(joined: &[Value]) -> BTreeSet<String> {
+    let forward: Vec<Value> = joined.iter().map(|c| json!({ "ours": c["forward"] })).collect();
+    crate::rows_of(joined.iter().chain(&forward))
 }

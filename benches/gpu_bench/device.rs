@@ -53,14 +53,18 @@ pub struct Buffers {
     workspace: DeviceBuffer,
 }
 
-fn normals(n: usize, seed: u64) -> Vec<u8> {
+/// Random normal values.
+pub fn normals(n: usize, seed: u64) -> Vec<f32> {
     let mut state = seed;
     let mut unit = move || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((state >> 33) as f64 + 1.0) / (1u64 << 31) as f64
     };
-    let mut normal = move || (-2.0 * unit().ln()).sqrt() * (std::f64::consts::TAU * unit()).cos();
-    (0..n).flat_map(|_| half::bf16::from_f64(normal()).to_ne_bytes()).collect()
+    (0..n).map(|_| ((-2.0 * unit().ln()).sqrt() * (std::f64::consts::TAU * unit()).cos()) as f32).collect()
+}
+
+fn bf16(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|x| half::bf16::from_f32(*x).to_ne_bytes()).collect()
 }
 
 /// Fills a buffer with copies of `block`.
@@ -84,7 +88,7 @@ impl Buffers {
             if let Some(block) = given(operand) {
                 repeat(gpu, &buffer, &block)?;
             } else if !operand.written && operand.dtype == DType::BF16 {
-                repeat(gpu, &buffer, &normals(1 << 19, n as u64 + 1))?;
+                repeat(gpu, &buffer, &bf16(&normals(1 << 19, n as u64 + 1)))?;
             }
             tensors.push((operand.uid, operand.name.clone(), buffer));
         }

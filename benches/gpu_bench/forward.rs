@@ -7,11 +7,13 @@ use frostgraph::plan::Plan;
 use frostgraph::{Device, Result};
 use serde_json::{json, Value};
 
-/// Everything that the suite runs.
-pub fn plans(args: &Args, device: &Device) -> Result<Vec<Plan>> {
+/// What the suite runs beyond the jobs of its long queries.
+pub fn further_plans(args: &Args, device: &Device) -> Result<Vec<Plan>> {
     let mut plans: Vec<Plan> = prefill::plans(&host::SMALL, device)?;
-    for case in prefill::wanted(args) {
-        plans.extend(prefill::all_plans(&case, device)?);
+    if args.sweep {
+        for case in prefill::wanted(args) {
+            plans.extend(prefill::all_plans(&case, device)?);
+        }
     }
     for point in decode::wanted(args) {
         let (best, all) = decode::plans(&point, device)?;
@@ -38,7 +40,7 @@ pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
     drop((buffers, exe, gpu));
     let (cases, points) = (prefill::wanted(args), decode::wanted(args));
     let asked = cases.iter().map(|c| c.json()).chain(points.iter().map(|p| p.json())).collect();
-    let lines = peers::measure(args, "fwd", asked)?;
+    let lines = peers::measure(args, "peers_sdpa.py", "fwd", asked)?;
     let joined = |list: Vec<Value>| {
         list.iter().for_each(|c| println!("{}", peers::line(c, "fwd_ms")));
         list

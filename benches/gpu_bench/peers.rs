@@ -6,18 +6,17 @@ use serde_json::{json, Map, Value};
 use std::io::Write;
 use std::path::Path;
 
-/// The script's lines for these cases; none without `--peers`.
-pub fn measure(args: &Args, direction: &str, cases: Vec<Value>) -> Result<Vec<Value>> {
-    args.peers.as_ref().map_or_else(|| Ok(Vec::new()), |script| measure_by(script, args, direction, cases))
+/// The lines of a script in the folder of `--peers` for these cases; none without it.
+pub fn measure(args: &Args, script: &str, what: &str, cases: Vec<Value>) -> Result<Vec<Value>> {
+    args.peers.as_ref().map_or_else(|| Ok(Vec::new()), |folder| lines_of(&folder.join(script), args, what, cases))
 }
 
-/// The lines of this script.
-pub fn measure_by(script: &Path, args: &Args, direction: &str, cases: Vec<Value>) -> Result<Vec<Value>> {
+fn lines_of(script: &Path, args: &Args, what: &str, cases: Vec<Value>) -> Result<Vec<Value>> {
     let fail =
-        |what: String| Error::new(ErrorCode::FileRead, what, "a script that measures the peers").at(script.display().to_string());
+        |why: String| Error::new(ErrorCode::FileRead, why, "a script that measures the peers").at(script.display().to_string());
     let mut child = std::process::Command::new(args.python.as_deref().unwrap_or("python3"))
         .arg(script)
-        .arg(direction)
+        .arg(what)
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()

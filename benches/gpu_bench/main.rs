@@ -1,20 +1,23 @@
-//! Attention on a GPU beside its peers: event-timed, L2 overwritten before each run, peers in the same command.
+//! Our rows on a GPU beside their peers: event-timed, L2 overwritten before each run, peers in the same command.
 //!
 //! ```text
-//! gpu_sdpa [--suite sdpa_bwd|sdpa_fwd|nvfp4_qat] [--only SUBSTRING,..] [--peers benches/peers_sdpa.py] [--python python3] [--out DIR]
-//!          [--host | --no-host] [--sweep] [--bundle FILE]
+//! gpu_bench [--suite sdpa_bwd|sdpa_fwd|nvfp4_qat|grouped_gemm] [--only SUBSTRING,..] [--modes MODE,..] [--peers benches] [--python python3]
+//!           [--out DIR] [--host | --no-host] [--sweep] [--bundle FILE] [--once | --limits FILE | --metrics]
 //! ```
-//! Without `--suite` the backward runs, then the forward, then NVFP4 QAT. `--peers` runs the script with the same cases on the same device;
-//! `--out` writes DIR/<gpu>-<suite>.json; `--host` measures host costs alone and `--no-host` leaves them out; `--sweep` times the forward's
-//! other plans too; `--bundle` compiles the kernels of both attention suites for an H200 into FILE and ends. Without a GPU it says so and
-//! exits with 0.
+//! Without `--suite` every suite runs. `--peers` is the folder with the peers' scripts, which get the same cases on the same device; `--out`
+//! writes DIR/<gpu>-<suite>.json; `--modes` keeps the plans of these names; `--host` measures host costs alone and `--no-host` leaves them
+//! out; `--sweep` times the forward's other plans too; `--bundle` compiles the kernels of the suites for an H200 into FILE and ends; `--once`
+//! launches every plan once and `--limits` reads what a profiler counted then (see `limits`). Without a GPU it says so and exits with 0.
 
 mod backward;
 mod cases;
 mod decode;
 mod device;
 mod forward;
+mod grouped;
 mod host;
+mod job;
+mod limits;
 mod peers;
 mod prefill;
 mod qat;
@@ -24,6 +27,7 @@ use frostgraph::engines::row_by_name;
 use frostgraph::plan::Plan;
 use frostgraph::runtime::{compile_bundle, CudaDevice};
 use frostgraph::{Device, Error, ErrorCode, Result};
+use job::Job;
 use serde_json::{json, Map, Value};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -33,10 +37,14 @@ pub(crate) struct Args {
     words: Vec<String>,
     suite: Option<String>,
     only: Option<String>,
+    modes: Option<String>,
     pub(crate) peers: Option<PathBuf>,
     pub(crate) python: Option<String>,
     out: Option<PathBuf>,
     bundle: Option<PathBuf>,
+    limits: Option<PathBuf>,
+    once: bool,
+    metrics: bool,
     pub(crate) host: bool,
     pub(crate) no_host: bool,
     pub(crate) sweep: bool,
@@ -50,10 +58,14 @@ impl Args {
             match a.as_str() {
                 "--suite" => args.suite = given.next(),
                 "--only" => args.only = given.next(),
+                "--modes" => args.modes = given.next(),
                 "--peers" => args.peers = given.next().map(Into::into),
                 "--python" => args.python = given.next(),
                 "--out" => args.out = given.next().map(Into::into),
                 "--bundle" => args.bundle = given.next().map(Into::into),
+                "--limits" => args.limits = given.next().map(Into::into),
+                "--once" => args.once = true,
+                "--metrics" => args.metrics = true,
                 "--host" => args.host = true,
                 "--no-host" => args.no_host = true,
                 "--sweep" => args.sweep = true,
@@ -67,6 +79,11 @@ impl Args {
 
     pub(crate) fn wants(&self, case: &str) -> bool {
         self.only.as_ref().is_none_or(|o| o.split(',').any(|part| case.contains(part)))
+    }
+
+    /// Whether a plan of this name is timed.
+    pub(crate) fn wants_mode(&self, mode: &str) -> bool {
+        self.modes.as_ref().is_none_or(|m| m.split(',').any(|part| mode == part))
     }
 
     fn runs(&self, suite: &str) -> bool {
@@ -130,15 +147,33 @@ impl Results {
     }
 }
 
-/// Compiles what the attention suites run into a bundle, without a GPU.
+/// A suite: its name, how it is timed, and its plans one by one.
+struct Suite {
+    name: &'static str,
+    run: fn(&Args, Gpu, &Device) -> Result<Option<Results>>,
+    jobs: fn(&Args, &Device) -> Result<Vec<Job>>,
+    limits: &'static str,
+}
+
+const SUITES: [Suite; 4] = [
+    Suite { name: "sdpa_bwd", run: backward::run, jobs: backward::jobs, limits: "sdpa_bwd_limits" },
+    Suite { name: "sdpa_fwd", run: forward::run, jobs: prefill::jobs, limits: "sdpa_fwd_limits" },
+    Suite { name: "nvfp4_qat", run: qat::run, jobs: qat::jobs, limits: "nvfp4_qat_limits" },
+    Suite { name: "grouped_gemm", run: grouped::run, jobs: grouped::jobs, limits: "grouped_gemm_limits" },
+];
+
+/// Compiles what the suites run into a bundle, without a GPU.
 fn bundle(args: &Args, path: &Path) -> Result<()> {
     let device = Device::describe("sm_90")?;
     let mut plans = Vec::new();
+    for suite in SUITES.iter().filter(|s| args.runs(s.name)) {
+        plans.extend((suite.jobs)(args, &device)?.into_iter().map(|j| j.plan));
+    }
     if args.runs("sdpa_bwd") {
-        plans.extend(backward::plans(args, &device)?);
+        plans.push(backward::plan_of(&host::SMALL, &device)?);
     }
     if args.runs("sdpa_fwd") {
-        plans.extend(forward::plans(args, &device)?);
+        plans.extend(forward::further_plans(args, &device)?);
     }
     let lowered: Vec<_> = plans.iter().map(Plan::lower).collect::<Result<_>>()?;
     let launches: Vec<_> = lowered.iter().flat_map(|l| l.nodes.iter().map(|n| &n.launches)).collect();
@@ -147,11 +182,33 @@ fn bundle(args: &Args, path: &Path) -> Result<()> {
     bundle.save(path)
 }
 
+/// Launches every plan of a suite once.
+fn once(args: &Args, suite: &Suite, device: &Device) -> Result<()> {
+    let gpu = Gpu::open()?;
+    for job in (suite.jobs)(args, device)? {
+        println!("{} | {} | {}", job.case, job.mode, job.plan);
+        job.once(&gpu)?;
+    }
+    Ok(())
+}
+
+/// A suite's plans with what a profiler counted in [`once`].
+fn limits(args: &Args, suite: &Suite, device: &Device, table: &Path) -> Result<Results> {
+    let cases = limits::cases(table, &(suite.jobs)(args, device)?)?;
+    let engines = cases.iter().filter_map(|c| c["plan"].as_str()?.split('[').next()).map(str::to_owned).collect();
+    let body = json!({ "counting": "shares of the peak over the kernel's time, per cent; one launch, clocks not fixed", "cases": cases });
+    Ok(Results { suite: suite.limits, engines, machine: machine(&Gpu::open()?), body })
+}
+
 fn go(args: &Args) -> Result<()> {
     match args.words.first().map(String::as_str) {
         Some("warm-child") => return host::warm_child(),
         Some("cold-child") => return host::cold_child(),
         Some(_) | None => {}
+    }
+    if args.metrics {
+        println!("{}", limits::metrics());
+        return Ok(());
     }
     if let Some(path) = &args.bundle {
         return bundle(args, path);
@@ -161,10 +218,16 @@ fn go(args: &Args) -> Result<()> {
         return Ok(());
     }
     let device = Device::cuda(0)?;
-    type Run = fn(&Args, Gpu, &Device) -> Result<Option<Results>>;
-    let suites: [(&str, Run); 3] = [("sdpa_bwd", backward::run), ("sdpa_fwd", forward::run), ("nvfp4_qat", qat::run)];
-    for (_, run) in suites.iter().filter(|(name, _)| args.runs(name)) {
-        if let (Some(results), Some(dir)) = (run(args, Gpu::open()?, &device)?, &args.out) {
+    for suite in SUITES.iter().filter(|s| args.runs(s.name)) {
+        let results = match &args.limits {
+            _ if args.once => {
+                once(args, suite, &device)?;
+                None
+            }
+            Some(table) => Some(limits(args, suite, &device, table)?),
+            None => (suite.run)(args, Gpu::open()?, &device)?,
+        };
+        if let (Some(results), Some(dir)) = (results, &args.out) {
             results.save(dir)?;
         }
     }

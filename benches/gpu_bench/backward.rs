@@ -2,6 +2,7 @@
 
 use crate::cases::{self, Case};
 use crate::device::{Buffers, Gpu};
+use crate::job::{self, Job};
 use crate::prefill::{other_rows, row_of};
 use crate::{host, peers, Args, Results};
 use frostgraph::engines::Knob;
@@ -56,22 +57,20 @@ pub fn plan_of(case: &Case, device: &Device) -> Result<Plan> {
     plan.ok_or_else(|| Error::new(ErrorCode::NoPlan, case.name(), ENGINE))
 }
 
-/// Everything that the suite runs.
-pub fn plans(args: &Args, device: &Device) -> Result<Vec<Plan>> {
-    let mut plans = vec![plan_of(&host::SMALL, device)?];
-    for case in cases::ALL.iter().filter(|c| args.wants(&c.name())) {
-        plans.extend(modes(case, device)?.into_iter().map(|(_, plan)| plan));
-    }
-    Ok(plans)
+fn jobs_of(args: &Args, case: &Case, device: &Device) -> Result<Vec<Job>> {
+    let c = *case;
+    let job = |(mode, plan)| Job { case: c.name(), mode, plan, flops: c.backward_flops(), given: Box::new(move |o| c.stats(o)) };
+    Ok(job::wanted(args, modes(case, device)?.into_iter().map(job).collect()))
 }
 
-fn measure(gpu: &Gpu, case: &Case, plan: &Plan) -> Result<Value> {
-    let exe = plan.compile()?;
-    let buffers = Buffers::new(gpu, &exe, exe.workspace_bytes(), |o| case.stats(o))?;
-    let ms = buffers.time(gpu, &exe, 150.0)?;
-    Ok(
-        json!({ "plan": plan.to_string(), "bwd_ms": ms, "tflops": case.backward_flops() / ms / 1e9, "workspace_bytes": exe.workspace_bytes() }),
-    )
+fn cases(args: &Args) -> Vec<Case> {
+    cases::ALL.iter().filter(|c| args.wants(&c.name())).copied().collect()
+}
+
+/// Every mode of every case.
+pub fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
+    let lists: Vec<Vec<Job>> = cases(args).iter().map(|c| jobs_of(args, c, device)).collect::<Result<_>>()?;
+    Ok(lists.into_iter().flatten().collect())
 }
 
 fn host_costs(gpu: &Gpu, device: &Device) -> Result<Value> {
@@ -86,15 +85,13 @@ pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
     if args.host {
         return Ok(None);
     }
-    let cases: Vec<Case> = cases::ALL.iter().filter(|c| args.wants(&c.name())).copied().collect();
+    let cases = cases(args);
     let mut ours = Vec::new();
     for case in &cases {
         let mut of_case = Map::new();
-        for (mode, plan) in modes(case, device)? {
-            // One case that does not fit this device's memory is a result, not the end.
-            let result =
-                measure(&gpu, case, &plan).unwrap_or_else(|e| json!({ "plan": plan.to_string(), "error": e.to_string() }));
-            of_case.insert(mode, result);
+        for job in jobs_of(args, case, device)? {
+            let result = job.timed(&gpu, "bwd_ms", 100.0);
+            of_case.insert(job.mode, result);
         }
         println!("{}", peers::line(&json!({ "case": case.name(), "ours": of_case }), "bwd_ms"));
         ours.push(of_case);
@@ -102,7 +99,7 @@ pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
     let machine = crate::machine(&gpu);
     // The peers get the device to themselves.
     drop(gpu);
-    let lines = peers::measure(args, "bwd", cases.iter().map(Case::json).collect())?;
+    let lines = peers::measure(args, "peers_sdpa.py", "bwd", cases.iter().map(Case::json).collect())?;
     let joined: Vec<Value> =
         cases.iter().zip(&ours).map(|(c, o)| peers::join(&c.name(), o, &lines, "bwd_ms", Some(c.backward_flops()))).collect();
     println!("\nthroughput beside the peers of this run");

@@ -1,0 +1,230 @@
+//! The grouped product with the dsReLU backward epilogue, beside PyTorch's bf16 grouped product with the same epilogue compiled.
+
+use crate::device::Gpu;
+use crate::job::{wanted, Job};
+use crate::prefill::row_of;
+use crate::{peers, Args, Results};
+use frostgraph::engines::codec::{e2m1, e4m3, e8m0};
+use frostgraph::exec::Operand;
+use frostgraph::graph::{GemmWeights, Graph, GraphOptions, GroupedGemmDsrelu, GroupedGemmDsreluAttrs, Tensor};
+use frostgraph::plan::{BuildOptions, Plan};
+use frostgraph::{DType, Device, Error, ErrorCode, Result};
+use serde_json::{json, Map, Value};
+
+/// Name of the key that holds a time, of ours and theirs alike.
+const MS: &str = "ms";
+const FAMILY: &str = "grouped_gemm_dsrelu_";
+/// Rows of an expert are a multiple of this.
+const ROWS: i64 = 256;
+/// Random values that inputs repeat.
+const BLOCK: usize = 1 << 19;
+
+/// `m` rows shared out evenly over `experts`; where that is no multiple of [`ROWS`] every second expert is empty.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    m: i64,
+    n: i64,
+    k: i64,
+    experts: i64,
+}
+
+const fn case(m: i64, n: i64, k: i64, experts: i64) -> Case {
+    Case { m, n, k, experts }
+}
+
+/// The peers' table, and its weight-bound shape with rows for every expert.
+const ALL: &[Case] = &[
+    case(65536, 2048, 7168, 32),
+    case(65536, 4096, 4096, 8),
+    case(16384, 8192, 2048, 128),
+    case(65536, 2048, 2048, 64),
+    case(8192, 2048, 7168, 8),
+    case(32768, 8192, 2048, 128),
+];
+
+/// What goes in and comes out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    /// E4M3 with E8M0 scales per 32 in, E4M3 with both sets of scales out.
+    Mxfp8,
+    /// E2M1 with E4M3 scales per 16 in, bf16 and amax out.
+    Nvfp4,
+}
+
+const MODES: [(&str, Format, bool); 3] =
+    [("mxfp8", Format::Mxfp8, false), ("mxfp8_deterministic", Format::Mxfp8, true), ("nvfp4", Format::Nvfp4, false)];
+
+impl Format {
+    fn vec(self) -> usize {
+        match self {
+            Format::Mxfp8 => 32,
+            Format::Nvfp4 => 16,
+        }
+    }
+
+    /// Payload and scale codes of random normal values.
+    fn quantised(self, values: &[f32]) -> (Vec<u8>, Vec<u8>) {
+        let (mut payload, mut scales) = (Vec::new(), Vec::new());
+        for block in values.chunks(self.vec()) {
+            let amax = block.iter().fold(0f32, |m, x| m.max(x.abs()));
+            match self {
+                Format::Mxfp8 => {
+                    let code = e8m0::encode_up(amax / 448.0);
+                    payload.extend(block.iter().map(|x| e4m3::encode(x / e8m0::decode(code))));
+                    scales.push(code);
+                }
+                Format::Nvfp4 => {
+                    let code = e4m3::encode(amax / 6.0);
+                    let scale = e4m3::decode(code);
+                    payload.extend(block.chunks(2).map(|p| e2m1::encode(p[0] / scale) | e2m1::encode(p[1] / scale) << 4));
+                    scales.push(code);
+                }
+            }
+        }
+        (payload, scales)
+    }
+}
+
+impl Case {
+    fn name(&self) -> String {
+        format!("M{} N{} K{} experts {}", self.m, self.n, self.k, self.experts)
+    }
+
+    fn json(&self) -> Value {
+        json!({ "name": self.name(), "m": self.m, "n": self.n, "k": self.k, "experts": self.experts, "ends": self.ends() })
+    }
+
+    fn ends(&self) -> Vec<i64> {
+        let each = self.m / self.experts;
+        (1..=self.experts).map(|e| if each % ROWS == 0 { e * each } else { (e * each).div_euclid(ROWS) * ROWS }).collect()
+    }
+
+    fn experts_with_rows(&self) -> i64 {
+        let ends = self.ends();
+        (0..ends.len()).filter(|&e| ends[e] > if e == 0 { 0 } else { ends[e - 1] }).count() as i64
+    }
+
+    fn flops(&self) -> f64 {
+        2.0 * (self.m * self.n * self.k) as f64
+    }
+
+    fn graph(&self, format: Format, deterministic: bool) -> Result<Graph> {
+        let Case { m, n, k, experts } = *self;
+        let (ab, sf, d) = match format {
+            Format::Mxfp8 => (DType::F8E4M3, DType::F8E8M0, DType::F8E4M3),
+            Format::Nvfp4 => (DType::F4E2M1, DType::F8E4M3, DType::BF16),
+        };
+        let vec = format.vec() as i64;
+        let mut g = Graph::new(GraphOptions::default());
+        let a = g.tensor(Tensor::new("A", [m, k, 1]).dtype(ab));
+        let b = g.tensor(Tensor::new("B", [n, k, experts]).dtype(ab));
+        let sfa = g.tensor(Tensor::scale_atoms("SFA", sf, [m, k], vec, 1)?);
+        let sfb = g.tensor(Tensor::scale_atoms("SFB", sf, [n, k], vec, experts)?);
+        let c = g.tensor(Tensor::new("C", [m, n, 1]).dtype(DType::BF16));
+        let ends = g.tensor(Tensor::new("Padded_offsets", [experts]).dtype(DType::I32));
+        let alpha = g.tensor(Tensor::new("Alpha", [experts]).dtype(DType::F32));
+        let prob = g.tensor(Tensor::new("Prob", [m, 1, 1]).dtype(DType::F32));
+        let norm_const = (format == Format::Mxfp8).then(|| g.tensor(Tensor::new("Norm_const", [1]).dtype(DType::F32)));
+        let attrs = GroupedGemmDsreluAttrs { sf_vec_size: vec, d_dtype: d, deterministic, ..Default::default() };
+        let options = GroupedGemmDsrelu { attrs, norm_const, amax: format == Format::Nvfp4, ..Default::default() };
+        let out = g.grouped_gemm_dsrelu(a, GemmWeights::Dense { b, sfb }, c, sfa, ends, alpha, prob, options)?;
+        for id in [Some(out.d_row), Some(out.d_col), Some(out.dprob), out.sfd_row, out.sfd_col, out.amax].into_iter().flatten() {
+            g.output(id)?;
+        }
+        Ok(g)
+    }
+
+    /// The best plan of every row, best row first; the first has no suffix.
+    fn plans(&self, device: &Device, format: Format, deterministic: bool) -> Result<Vec<(String, Plan)>> {
+        let built = self.graph(format, deterministic)?.build_with(device, &BuildOptions::all_engines())?;
+        let mut rows: Vec<&str> = Vec::new();
+        let mut out = Vec::new();
+        for plan in built.plans() {
+            let Some(row) = row_of(&plan).filter(|r| !rows.contains(r)) else { continue };
+            let suffix = if rows.is_empty() { String::new() } else { format!("_{}", row.strip_prefix(FAMILY).unwrap_or(row)) };
+            rows.push(row);
+            out.push((suffix, plan));
+        }
+        match out.is_empty() {
+            false => Ok(out),
+            true => Err(Error::new(ErrorCode::NoPlan, self.name(), FAMILY)),
+        }
+    }
+
+    fn given(self, format: Format) -> impl Fn(&Operand) -> Option<Vec<u8>> {
+        move |o| {
+            let seed = o.name.bytes().fold(7, |s: u64, b| s * 31 + u64::from(b));
+            let values = || crate::device::normals(BLOCK, seed);
+            match o.name.as_str() {
+                "A" | "B" => Some(format.quantised(&values()).0),
+                "SFA" | "SFB" => Some(format.quantised(&values()).1),
+                "Padded_offsets" => Some(self.ends().iter().flat_map(|&e| (e as i32).to_ne_bytes()).collect()),
+                "Alpha" | "Norm_const" => Some(1f32.to_ne_bytes().to_vec()),
+                "Prob" => Some((0..1 << 12).flat_map(|i| ((i as f32 + 0.5) / 4096.0).to_ne_bytes()).collect()),
+                _ => None,
+            }
+        }
+    }
+
+    /// Bytes of every operand once; of B and its scales the share whose experts have rows.
+    fn bytes(&self, operands: &[Operand]) -> f64 {
+        let share = self.experts_with_rows() as f64 / self.experts as f64;
+        operands.iter().map(|o| o.bytes as f64 * if matches!(o.name.as_str(), "B" | "SFB") { share } else { 1.0 }).sum()
+    }
+}
+
+fn cases(args: &Args) -> Vec<Case> {
+    ALL.iter().filter(|c| args.wants(&c.name())).copied().collect()
+}
+
+fn jobs_of(args: &Args, case: &Case, device: &Device) -> Result<Vec<Job>> {
+    let mut jobs = Vec::new();
+    for (mode, format, deterministic) in MODES {
+        for (suffix, plan) in case.plans(device, format, deterministic)? {
+            let given = Box::new(case.given(format));
+            jobs.push(Job { case: case.name(), mode: format!("{mode}{suffix}"), plan, flops: case.flops(), given });
+        }
+    }
+    Ok(wanted(args, jobs))
+}
+
+/// Everything that the suite runs.
+pub fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
+    let lists: Vec<Vec<Job>> = cases(args).iter().map(|c| jobs_of(args, c, device)).collect::<Result<_>>()?;
+    Ok(lists.into_iter().flatten().collect())
+}
+
+pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
+    let copy = gpu.copy_bandwidth()?;
+    println!("a large device copy reads and writes {:.2} TB/s", copy / 1e12);
+    let cases = cases(args);
+    let mut ours = Vec::new();
+    for case in &cases {
+        let mut of_case = Map::new();
+        for job in jobs_of(args, case, device)? {
+            let mut result = job.timed(&gpu, MS, 100.0);
+            if let Some(ms) = result[MS].as_f64() {
+                let bytes = case.bytes(job.plan.compile()?.operands());
+                result["bytes"] = json!(bytes);
+                result["share_of_copy_bandwidth"] = json!(bytes / copy * 1e3 / ms);
+            }
+            of_case.insert(job.mode, result);
+        }
+        println!("{}", peers::line(&json!({ "case": case.name(), "ours": of_case }), MS));
+        ours.push(of_case);
+    }
+    let machine = crate::machine(&gpu);
+    // The peer gets the device to itself.
+    drop(gpu);
+    let lines = peers::measure(args, "peers_grouped.py", "dsrelu", cases.iter().map(Case::json).collect())?;
+    let joined: Vec<Value> =
+        cases.iter().zip(&ours).map(|(c, o)| peers::join(&c.name(), o, &lines, MS, Some(c.flops()))).collect();
+    println!("\nthroughput beside the peers of this run");
+    joined.iter().for_each(|c| println!("{}", peers::line(c, MS)));
+    let body = json!({
+        "peers": peers::about(&lines), "copy_bytes_per_second": copy,
+        "counting": "2*M*N*K; bytes: every operand once, weights of the experts that have rows",
+        "cases": joined,
+    });
+    Ok(Some(Results { suite: "grouped_gemm", engines: crate::rows_of(&joined), machine, body }))
+}
