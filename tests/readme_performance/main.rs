@@ -1,5 +1,8 @@
 //! The README's performance tables are a function of `benches/results/*.json`, which the benchmarks write on a GPU.
 
+mod grouped;
+mod hopper;
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -11,8 +14,13 @@ fn root() -> PathBuf {
 }
 
 fn results(suite: &str) -> Value {
+    recorded(suite).expect("the recorded results")
+}
+
+/// A suite's results; `None` before its first run.
+fn recorded(suite: &str) -> Option<Value> {
     let path = root().join(format!("benches/results/h200-{suite}.json"));
-    serde_json::from_str(&std::fs::read_to_string(path).expect("the recorded results")).expect("JSON")
+    Some(serde_json::from_str(&std::fs::read_to_string(path).ok()?).expect("JSON"))
 }
 
 fn text(v: &Value) -> String {
@@ -36,48 +44,19 @@ fn machine(results: &Value) -> String {
     )
 }
 
-/// Whether some case ran on the Hopper row as well: then its columns are shown.
-fn has_sm90(results: &Value) -> bool {
-    list(results, "cases").iter().any(|c| c["ours"]["sm90"].is_object())
-}
-
-/// The further columns of the Hopper row, or nothing.
-fn sm90_head(results: &Value) -> [&'static str; 2] {
-    if has_sm90(results) {
-        [" sm_90 ms | TFLOP/s | over FA2 | over cuDNN |", "---|---|---|---|"]
-    } else {
-        ["", ""]
-    }
-}
-
-fn sm90_cells(results: &Value, case: &Value, ms: &str, digits: usize) -> String {
-    if !has_sm90(results) {
-        return String::new();
-    }
-    let (ours, ratio) = (&case["ours"]["sm90"], &case["throughput_ratio"]);
-    format!(
-        " {} | {} | {} | {} |",
-        number(&ours[ms], digits),
-        number(&ours["tflops"], 0),
-        number(&ratio["sm90/fa2"], 2),
-        number(&ratio["sm90/cudnn"], 2)
-    )
-}
-
 /// One row per case: milliseconds of the whole chain and the throughput over each peer's in the same run.
 fn backward(results: &Value) -> String {
-    let [head, line] = sm90_head(results);
     let mut out = format!(
-        "SDPA backward, {}. Throughput relative to FlashAttention-2 (PyTorch's flash backend) and cuDNN in the same\n\
+        "SDPA backward of the portable row, {}. Throughput relative to FlashAttention-2 (PyTorch's flash backend) and cuDNN in the same\n\
          run; \"99 KB\" are the tiles that an SM120 runs. A dash: the peer does not run the case.\n\n\
-         | case | ms | TFLOP/s | over FA2 | over cuDNN | 99 KB over FA2 | deterministic ms | over FA2 |{head}\n\
-         |---|---|---|---|---|---|---|---|{line}\n",
+         | case | ms | TFLOP/s | over FA2 | over cuDNN | 99 KB over FA2 | deterministic ms | over FA2 |\n\
+         |---|---|---|---|---|---|---|---|\n",
         machine(results),
     );
     for case in list(results, "cases") {
         let (ours, ratio) = (&case["ours"], &case["throughput_ratio"]);
         out += &format!(
-            "| {} | {} | {} | {} | {} | {} | {} | {} |{}\n",
+            "| {} | {} | {} | {} | {} | {} | {} | {} |\n",
             text(&case["case"]),
             number(&ours["default"]["bwd_ms"], 2),
             number(&ours["default"]["tflops"], 0),
@@ -86,7 +65,6 @@ fn backward(results: &Value) -> String {
             number(&ratio["default_sm120_tiles/fa2"], 2),
             number(&ours["deterministic"]["bwd_ms"], 2),
             number(&ratio["deterministic/fa2"], 2),
-            sm90_cells(results, case, "bwd_ms", 2),
         );
     }
     out
@@ -94,23 +72,21 @@ fn backward(results: &Value) -> String {
 
 /// Long queries by arithmetic, decode by the bytes of K and V.
 fn forward(results: &Value) -> String {
-    let [head, line] = sm90_head(results);
     let mut out = format!(
-        "\nSDPA forward with Stats, {}, by PyTorch's backends.\n\n\
-         | case | ms | TFLOP/s | over FA2 | over cuDNN | over memory-efficient |{head}\n|---|---|---|---|---|---|{line}\n",
+        "\nSDPA forward with Stats of the portable row, {}, by PyTorch's backends.\n\n\
+         | case | ms | TFLOP/s | over FA2 | over cuDNN | over memory-efficient |\n|---|---|---|---|---|---|\n",
         machine(results),
     );
     for case in list(results, "cases") {
         let (ours, ratio) = (&case["ours"]["default"], &case["throughput_ratio"]);
         out += &format!(
-            "| {} | {} | {} | {} | {} | {} |{}\n",
+            "| {} | {} | {} | {} | {} | {} |\n",
             text(&case["case"]),
             number(&ours["fwd_ms"], 3),
             number(&ours["tflops"], 0),
             number(&ratio["default/fa2"], 2),
             number(&ratio["default/cudnn"], 2),
             number(&ratio["default/efficient"], 2),
-            sm90_cells(results, case, "fwd_ms", 3),
         );
     }
     out += &format!(
@@ -139,21 +115,24 @@ fn qat(results: &Value) -> String {
     let mut out = format!(
         "\nNVFP4 QAT, {}, whose conversion to E2M1 is replaced by arithmetic and which takes the fastest of four sets of\n\
          tiles; it is launched on a GPU that it does not support. The port has no forward.\n\n\
-         | case | backward ms | TFLOP/s | the port ms | over the port | forward ms | TFLOP/s | forward by mma.sync ms |\n|---|---|---|---|---|---|---|---|\n",
+         | case | the port ms | backward by wgmma ms | TFLOP/s | over the port | by mma.sync ms | over the port | forward by wgmma ms | TFLOP/s | by mma.sync ms |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
         machine(results),
     );
     for case in list(results, "cases") {
-        let (ours, forward) = (&case["ours"]["backward"], &case["forward"]["nvfp4_qat_fwd_sm90"]);
+        let (ours, ratio, forward) = (&case["ours"], &case["throughput_ratio"], &case["forward"]);
         out += &format!(
-            "| {} | {} | {} | {} | {} | {} | {} | {} |\n",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
             text(&case["case"]),
-            number(&ours["bwd_ms"], 3),
-            number(&ours["tflops"], 0),
             number(&case["peers"]["triton"]["bwd_ms"], 3),
-            number(&case["throughput_ratio"]["backward/triton"], 2),
-            number(&forward["fwd_ms"], 3),
-            number(&forward["tflops"], 0),
-            number(&case["forward"]["nvfp4_qat_fwd_sm120"]["fwd_ms"], 3),
+            number(&ours["backward_sm90"]["bwd_ms"], 3),
+            number(&ours["backward_sm90"]["tflops"], 0),
+            number(&ratio["backward_sm90/triton"], 2),
+            number(&ours["backward"]["bwd_ms"], 3),
+            number(&ratio["backward/triton"], 2),
+            number(&forward["nvfp4_qat_fwd_sm90"]["fwd_ms"], 3),
+            number(&forward["nvfp4_qat_fwd_sm90"]["tflops"], 0),
+            number(&forward["nvfp4_qat_fwd_sm120"]["fwd_ms"], 3),
         );
     }
     out
@@ -162,11 +141,14 @@ fn qat(results: &Value) -> String {
 /// Rewrites the tables and fails once when they are stale; with `CI` set it only fails.
 #[test]
 fn readme_performance_table_is_current() {
-    let mut tables = backward(&results("sdpa_bwd")) + &forward(&results("sdpa_fwd"));
-    // Recorded since its rows exist.
-    if root().join("benches/results/h200-nvfp4_qat.json").exists() {
-        tables += &qat(&results("nvfp4_qat"));
-    }
+    let (bwd, fwd) = (results("sdpa_bwd"), results("sdpa_fwd"));
+    let mut tables = hopper::backward(&bwd, recorded("sdpa_bwd_limits").as_ref());
+    tables += &hopper::forward(&fwd, recorded("sdpa_fwd_limits").as_ref());
+    tables += &backward(&bwd);
+    tables += &forward(&fwd);
+    tables += &qat(&results("nvfp4_qat"));
+    tables +=
+        &recorded("grouped_gemm").map_or_else(String::new, |r| grouped::table(&r, recorded("grouped_gemm_limits").as_ref()));
     let path = root().join("README.md");
     let readme = std::fs::read_to_string(&path).expect("the README");
     let begin = readme.find(BEGIN).expect("the begin marker") + BEGIN.len();
