@@ -94,6 +94,19 @@ pub struct GroupedGemmCaps {
     pub features: FeatureSet,
 }
 
+/// What one row of the plain grouped product serves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MoeCaps {
+    /// Architectures.
+    pub arch: Arch,
+    /// Element type of token and weight; element type of their scales and values a scale where they are block-scaled.
+    pub inputs: &'static [(DType, Option<(DType, i64)>)],
+    /// Element types of the output.
+    pub output: &'static [DType],
+    /// Features served.
+    pub features: FeatureSet,
+}
+
 /// Capabilities by kind of operation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Caps {
@@ -101,6 +114,8 @@ pub enum Caps {
     Sdpa(SdpaCaps),
     /// Grouped matrix product.
     GroupedGemm(GroupedGemmCaps),
+    /// Plain grouped matrix product.
+    Moe(MoeCaps),
 }
 
 impl Caps {
@@ -109,6 +124,7 @@ impl Caps {
         match self {
             Caps::Sdpa(c) => c.arch,
             Caps::GroupedGemm(c) => c.arch,
+            Caps::Moe(c) => c.arch,
         }
     }
 
@@ -117,6 +133,7 @@ impl Caps {
         match self {
             Caps::Sdpa(c) => c.features,
             Caps::GroupedGemm(c) => c.features,
+            Caps::Moe(c) => c.features,
         }
     }
 
@@ -124,7 +141,7 @@ impl Caps {
     pub const fn sdpa(&self) -> Option<&SdpaCaps> {
         match self {
             Caps::Sdpa(c) => Some(c),
-            Caps::GroupedGemm(_) => None,
+            Caps::GroupedGemm(_) | Caps::Moe(_) => None,
         }
     }
 }

@@ -112,6 +112,10 @@ features! {
     F64Accumulate = "f64 accumulation";
     /// Grouped product: a word that tells about bad offsets.
     StatusWord = "status word";
+    /// Plain grouped product: rows read through an index.
+    GatherTokens = "gathered tokens";
+    /// Plain grouped product: results written through an index.
+    ScatterTokens = "scattered results";
 }
 
 impl std::fmt::Display for Feature {

@@ -9,6 +9,7 @@ pub static MANIFEST: &[&Family] = &[
     &crate::qat_fwd::FAMILY,
     &crate::qat_bwd::FAMILY,
     &crate::grouped_gemm_dsrelu::FAMILY,
+    &crate::moe_grouped_matmul::FAMILY,
 ];
 
 /// Ids that once named a row, here or in FROST, and must stay unused.
@@ -75,6 +76,7 @@ mod tests {
             (20850, "nvfp4_qat_bwd_cpu"),
             (20900, "grouped_gemm_dsrelu_sm90"),
             (20950, "grouped_gemm_dsrelu_cpu"),
+            (21050, "moe_grouped_matmul_cpu"),
         ] {
             assert!(row_by_id(id).map(|r| r.name) == Some(name) || RETIRED.contains(&id), "{id} {name}");
         }

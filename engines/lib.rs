@@ -16,6 +16,7 @@ pub mod ids;
 pub mod knobs;
 pub mod launch;
 pub mod launch_text;
+pub mod moe_grouped_matmul;
 pub mod qat;
 pub mod qat_bwd;
 pub mod qat_fwd;
@@ -25,7 +26,7 @@ pub mod sdpa_fwd;
 pub mod target;
 pub mod types;
 
-pub use caps::{Arch, Caps, Family, GroupedGemmCaps, Maturity, Mode, Row, SdpaCaps};
+pub use caps::{Arch, Caps, Family, GroupedGemmCaps, Maturity, Mode, MoeCaps, Row, SdpaCaps};
 pub use decline::{Decline, DeclineCode};
 pub use features::{Feature, FeatureSet};
 pub use grouped_gemm::GroupedGemmFacts;
@@ -33,6 +34,7 @@ pub use host::{HostBuffers, HostError};
 pub use ids::{family_of, row_by_id, row_by_name, MANIFEST, RETIRED};
 pub use knobs::{Knob, Knobs, PublicValue};
 pub use launch::{Arg, Base, HostCall, KernelSpec, Launch, LaunchPlan, Region, Step, TensorMapSpec};
+pub use moe_grouped_matmul::MoeFacts;
 pub use sdpa::SdpaFacts;
 pub use target::Target;
 pub use types::{DType, Port, Ragged, Uid};
@@ -44,6 +46,8 @@ pub enum Facts {
     Sdpa(Box<SdpaFacts>),
     /// Grouped block-scaled matrix product with the dsReLU backward epilogue.
     GroupedGemm(Box<GroupedGemmFacts>),
+    /// Plain grouped matrix product of a mixture of experts.
+    Moe(Box<MoeFacts>),
 }
 
 impl Facts {
@@ -52,6 +56,7 @@ impl Facts {
         match self {
             Facts::Sdpa(f) => f.features,
             Facts::GroupedGemm(f) => f.features,
+            Facts::Moe(f) => f.features,
         }
     }
 
@@ -62,7 +67,7 @@ impl Facts {
     pub fn expect_sdpa(&self) -> &SdpaFacts {
         match self {
             Facts::Sdpa(f) => f,
-            Facts::GroupedGemm(_) => panic!("facts of a grouped product in an attention engine"),
+            Facts::GroupedGemm(_) | Facts::Moe(_) => panic!("facts of a grouped product in an attention engine"),
         }
     }
 
@@ -73,7 +78,20 @@ impl Facts {
     pub fn expect_grouped_gemm(&self) -> &GroupedGemmFacts {
         match self {
             Facts::GroupedGemm(f) => f,
-            Facts::Sdpa(_) => panic!("facts of attention in an engine of the grouped product"),
+            Facts::Sdpa(_) | Facts::Moe(_) => panic!("facts of another operation in an engine of the grouped product"),
+        }
+    }
+
+    /// Facts of a plain grouped product.
+    ///
+    /// # Panics
+    /// For another operation, as [`Facts::expect_sdpa`].
+    pub fn expect_moe(&self) -> &MoeFacts {
+        match self {
+            Facts::Moe(f) => f,
+            Facts::Sdpa(_) | Facts::GroupedGemm(_) => {
+                panic!("facts of another operation in an engine of the plain grouped product")
+            }
         }
     }
 }

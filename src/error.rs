@@ -118,6 +118,28 @@ codes! {
     GemmExtentBytes = "FG1220";
     /// Rule 21: number of experts.
     GemmExperts = "FG1221";
+    /// Rule 1 of the plain grouped product: an operand of other extents.
+    MoeShape = "FG1301";
+    /// Rule 2: token and weights of different K.
+    MoeContraction = "FG1302";
+    /// Rule 3: FP4 values of another layout.
+    MoeLayout = "FG1303";
+    /// Rule 4: element type of token or weights.
+    MoeInputType = "FG1304";
+    /// Rule 5: presence, types and blocks of scales.
+    MoeScales = "FG1305";
+    /// Rule 6: extents and strides of scales.
+    MoeScaleShape = "FG1306";
+    /// Rule 7: an operand whose element type is fixed.
+    MoeFixedType = "FG1307";
+    /// Rule 8: an index that the mode does not have.
+    MoeRouting = "FG1308";
+    /// Rule 9: number of offsets.
+    MoeOffsets = "FG1309";
+    /// Rule 10: element type of the output.
+    MoeOutputType = "FG1310";
+    /// Rule 11: rows a token in scatter mode.
+    MoeTopK = "FG1311";
     /// A node input is produced only after it is needed.
     Cycle = "FG1101";
     /// A tensor that no graph input or node provides.

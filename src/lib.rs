@@ -51,7 +51,8 @@ pub mod prelude {
     pub use crate::exec::{Bindings, Executable, HostWorkspace, Stream, Workspace};
     pub use crate::graph::{
         Alignment, AttnScale, Dropout, GemmWeights, Graph, GraphOptions, GroupedGemmDsrelu, GroupedGemmDsreluAttrs, Mask,
-        Nvfp4Qat, Nvfp4QatBackward, Sdpa, SdpaBackward, SdpaGrads, SdpaOutputs, Tensor, TensorId,
+        MoeGroupedMatmul, MoeMode, MoeScales, Nvfp4Qat, Nvfp4QatBackward, Sdpa, SdpaBackward, SdpaGrads, SdpaOutputs, Tensor,
+        TensorId,
     };
     pub use crate::plan::{BuildOptions, Built, Plan, PlanRecord};
     pub use crate::{DType, Device, Error, ErrorCode, Result};

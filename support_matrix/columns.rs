@@ -18,6 +18,20 @@ pub const GEMM_INPUTS: &[(DType, DType, i64)] = &[
 /// Element types of C and D of the grouped product with a column.
 pub const GEMM_DTYPES: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2];
 
+/// Inputs of the plain grouped product with a column: element type, and of block-scaled ones type of the scales and values a scale.
+pub const MOE_INPUTS: &[(DType, Option<(DType, i64)>)] = &[
+    (DType::F32, None),
+    (DType::F16, None),
+    (DType::BF16, None),
+    (DType::F8E4M3, None),
+    (DType::F8E5M2, None),
+    (DType::F8E4M3, Some((DType::F8E8M0, 32))),
+    (DType::F8E5M2, Some((DType::F8E8M0, 32))),
+    (DType::F4E2M1, Some((DType::F8E4M3, 16))),
+    (DType::F4E2M1, Some((DType::F8E8M0, 16))),
+    (DType::F4E2M1, Some((DType::F8E8M0, 32))),
+];
+
 /// What the nodes of a family compute: it decides about the columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
@@ -25,6 +39,8 @@ pub enum Operation {
     Attention(Direction),
     /// Grouped matrix product.
     GroupedGemm,
+    /// Plain grouped matrix product; its output has the columns of [`DTYPES`].
+    Moe,
 }
 
 /// Memory layouts with a column, from the strictest.
@@ -89,7 +105,9 @@ pub fn group(f: Feature) -> Group {
         | Feature::WeightAddresses
         | Feature::NMajorB
         | Feature::F64Accumulate
-        | Feature::StatusWord => Group::Feature,
+        | Feature::StatusWord
+        | Feature::GatherTokens
+        | Feature::ScatterTokens => Group::Feature,
     }
 }
 
@@ -108,7 +126,9 @@ pub fn applies(f: Feature, direction: Direction) -> bool {
         | Feature::WeightAddresses
         | Feature::NMajorB
         | Feature::F64Accumulate
-        | Feature::StatusWord => false,
+        | Feature::StatusWord
+        | Feature::GatherTokens
+        | Feature::ScatterTokens => false,
         Feature::PagedKv
         | Feature::BlockMask
         | Feature::KvMask
@@ -149,7 +169,13 @@ pub fn applies(f: Feature, direction: Direction) -> bool {
 /// Whether a grouped product can use a feature.
 fn gemm_feature(f: Feature) -> bool {
     let attention = applies(f, Direction::Forward) || applies(f, Direction::Backward);
-    !attention || matches!(f, Feature::Deterministic | Feature::DBias)
+    let plain = matches!(f, Feature::GatherTokens | Feature::ScatterTokens);
+    !attention && !plain || matches!(f, Feature::Deterministic | Feature::DBias)
+}
+
+/// Whether a plain grouped product can use a feature.
+fn moe_feature(f: Feature) -> bool {
+    matches!(f, Feature::NMajorB | Feature::F64Accumulate | Feature::StatusWord | Feature::GatherTokens | Feature::ScatterTokens)
 }
 
 /// Features of one group that apply to an operation, in matching order.
@@ -157,6 +183,7 @@ pub fn features(operation: Operation, g: Group) -> Vec<Feature> {
     let applies = |f: Feature| match operation {
         Operation::Attention(direction) => applies(f, direction),
         Operation::GroupedGemm => gemm_feature(f),
+        Operation::Moe => moe_feature(f),
     };
     Feature::ALL.iter().copied().filter(|f| applies(*f) && group(*f) == g).collect()
 }

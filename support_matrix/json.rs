@@ -1,7 +1,7 @@
 //! The matrix for programs.
 
-use crate::columns::{features, Group, Operation, DTYPES, GEMM_DTYPES, GEMM_INPUTS, LAYOUTS};
-use crate::matrix::gemm_inputs_label;
+use crate::columns::{features, Group, Operation, DTYPES, GEMM_DTYPES, GEMM_INPUTS, LAYOUTS, MOE_INPUTS};
+use crate::matrix::{gemm_inputs_label, moe_inputs_label};
 use crate::{Engine, Flavour, Matrix, Record, Served, Status};
 use frostgraph_engines::Family;
 use serde_json::{json, Map, Value};
@@ -34,8 +34,10 @@ fn engine(e: &Engine, operation: Operation) -> Value {
         .flavours
         .iter()
         .map(|f| {
-            if operation == Operation::GroupedGemm {
-                return grouped_gemm(e, f);
+            match operation {
+                Operation::GroupedGemm => return grouped_gemm(e, f),
+                Operation::Moe => return moe(e, f),
+                Operation::Attention(_) => {}
             }
             let dtypes: Map<String, Value> = DTYPES.iter().map(|d| (d.short().into(), served(e.dtype(f, *d)))).collect();
             let layouts: Map<String, Value> =
@@ -75,6 +77,14 @@ fn grouped_gemm(e: &Engine, f: &Flavour) -> Value {
         .map(|x| (x.label().into(), served(e.feature(f, x))))
         .collect();
     json!({ "geometry": f.label, "served": served(f.served), "inputs": inputs, "c": c, "d": d, "features": features })
+}
+
+fn moe(e: &Engine, f: &Flavour) -> Value {
+    let inputs: Map<String, Value> = MOE_INPUTS.iter().map(|i| (moe_inputs_label(i), served(e.moe_inputs(f, *i)))).collect();
+    let output: Map<String, Value> = DTYPES.iter().map(|d| (d.short().into(), served(e.moe_output(f, *d)))).collect();
+    let features: Map<String, Value> =
+        features(Operation::Moe, Group::Feature).into_iter().map(|x| (x.label().into(), served(e.feature(f, x)))).collect();
+    json!({ "geometry": f.label, "served": served(f.served), "inputs": inputs, "output": output, "features": features })
 }
 
 fn served(s: Served) -> Value {

@@ -1,7 +1,7 @@
 //! The matrix for people.
 
-use crate::columns::{features, Group, Operation, DTYPES, GEMM_DTYPES, GEMM_INPUTS, LAYOUTS};
-use crate::matrix::gemm_inputs_label;
+use crate::columns::{features, Group, Operation, DTYPES, GEMM_DTYPES, GEMM_INPUTS, LAYOUTS, MOE_INPUTS};
+use crate::matrix::{gemm_inputs_label, moe_inputs_label};
 use crate::{Engine, FamilyLine, Flavour, Matrix, Record, Served};
 use frostgraph_engines::Family;
 use std::fmt::Write;
@@ -90,6 +90,7 @@ fn family(out: &mut String, f: &FamilyLine, notes: &[(&str, &str)]) {
     match f.operation {
         Operation::Attention(_) => attention(out, f, notes),
         Operation::GroupedGemm => grouped_gemm(out, f, notes),
+        Operation::Moe => moe(out, f, notes),
     }
 }
 
@@ -102,6 +103,21 @@ fn grouped_gemm(out: &mut String, f: &FamilyLine, notes: &[(&str, &str)]) {
         let mut cells: Vec<String> = GEMM_INPUTS.iter().map(|i| mark(e.gemm_inputs(fl, *i))).collect();
         cells.extend(GEMM_DTYPES.iter().map(|d| mark(e.gemm_c(fl, *d))));
         cells.extend(GEMM_DTYPES.iter().map(|d| mark(e.gemm_d(fl, *d))));
+        cells.push(e.status.to_string());
+        cells
+    });
+    let list = features(f.operation, Group::Feature);
+    let heads: Vec<String> = list.iter().map(|x| x.label().to_string()).collect();
+    table(out, f, "Features", "geometry", &heads, notes, |e, fl| list.iter().map(|x| mark(e.feature(fl, *x))).collect());
+}
+
+fn moe(out: &mut String, f: &FamilyLine, notes: &[(&str, &str)]) {
+    let mut heads: Vec<String> = MOE_INPUTS.iter().map(moe_inputs_label).collect();
+    heads.extend(DTYPES.iter().map(|d| format!("output {d}")));
+    heads.push("evidence".into());
+    table(out, f, "Types", "geometry", &heads, notes, |e, fl| {
+        let mut cells: Vec<String> = MOE_INPUTS.iter().map(|i| mark(e.moe_inputs(fl, *i))).collect();
+        cells.extend(DTYPES.iter().map(|d| mark(e.moe_output(fl, *d))));
         cells.push(e.status.to_string());
         cells
     });

@@ -1,6 +1,6 @@
 //! The join of rows and evidence, per architecture line.
 
-use crate::columns::{features, Group, Operation, DTYPES, GEMM_DTYPES, GEMM_INPUTS};
+use crate::columns::{features, Group, Operation, DTYPES, GEMM_DTYPES, GEMM_INPUTS, MOE_INPUTS};
 use crate::Record;
 use frostgraph_engines::caps::LayoutRule;
 use frostgraph_engines::sdpa::Direction;
@@ -121,6 +121,8 @@ fn family_line(f: &'static Family, cc: Option<u32>, records: &[Record]) -> Famil
 fn operation(f: &Family) -> Operation {
     if f.name.starts_with("grouped_gemm") {
         Operation::GroupedGemm
+    } else if f.name.starts_with("moe_grouped") {
+        Operation::Moe
     } else if f.name.contains("bwd") {
         Operation::Attention(Direction::Backward)
     } else {
@@ -200,6 +202,16 @@ impl Engine {
         when(matches!(&self.row.caps, Caps::GroupedGemm(c) if c.d.contains(&d)), flavour)
     }
 
+    /// Whether a plain grouped product may have these inputs (of `MOE_INPUTS`).
+    pub fn moe_inputs(&self, flavour: &Flavour, inputs: (DType, Option<(DType, i64)>)) -> Served {
+        when(matches!(&self.row.caps, Caps::Moe(c) if c.inputs.contains(&inputs)), flavour)
+    }
+
+    /// Whether a plain grouped product may have this type of output.
+    pub fn moe_output(&self, flavour: &Flavour, d: DType) -> Served {
+        when(matches!(&self.row.caps, Caps::Moe(c) if c.output.contains(&d)), flavour)
+    }
+
     /// Whether graphs of this flavour may use a feature.
     pub fn feature(&self, flavour: &Flavour, f: Feature) -> Served {
         when(self.row.caps.features().has(f), flavour)
@@ -235,6 +247,11 @@ pub(crate) fn gemm_inputs_label((ab, sf, vec): &(DType, DType, i64)) -> String {
     format!("{ab} {sf}/{vec}")
 }
 
+/// `bf16`, or as [`gemm_inputs_label`].
+pub(crate) fn moe_inputs_label((d, scales): &(DType, Option<(DType, i64)>)) -> String {
+    scales.map_or(d.to_string(), |(sf, vec)| gemm_inputs_label(&(*d, sf, vec)))
+}
+
 fn when(yes: bool, flavour: &Flavour) -> Served {
     if yes {
         flavour.served
@@ -258,6 +275,10 @@ impl FamilyLine {
                 for (what, test) in [("C", Engine::gemm_c as fn(&Engine, &Flavour, DType) -> Served), ("D", Engine::gemm_d)] {
                     gaps.extend(GEMM_DTYPES.iter().filter(|d| none(&|e| test(e, &whole, **d))).map(|d| format!("{what} {d}")));
                 }
+            }
+            Operation::Moe => {
+                gaps.extend(MOE_INPUTS.iter().filter(|i| none(&|e| e.moe_inputs(&whole, **i))).map(moe_inputs_label));
+                gaps.extend(DTYPES.iter().filter(|d| none(&|e| e.moe_output(&whole, **d))).map(|d| format!("output {d}")));
             }
         }
         for g in [Group::Mask, Group::Feature] {

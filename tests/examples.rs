@@ -1,7 +1,10 @@
 //! The example graphs are what the builder makes of these functions; the quickstart runs and is the README's first block.
 
 use frostgraph::graph::{Alignment, AttnScale, GemmWeights, GroupedGemmDsrelu, GroupedGemmDsreluAttrs};
-use frostgraph::graph::{Graph, GraphOptions, Mask, Nvfp4Qat, Nvfp4QatBackward, Sdpa, SdpaBackward, Tensor, TensorId};
+use frostgraph::graph::{
+    Graph, GraphOptions, Mask, MoeGroupedMatmul, MoeMode, MoeScales, Nvfp4Qat, Nvfp4QatBackward, Sdpa, SdpaBackward, Tensor,
+    TensorId,
+};
 use frostgraph::{DType, Device, Result};
 use std::path::PathBuf;
 
@@ -156,6 +159,49 @@ fn grouped_gemm(fp8: bool) -> Result<Graph> {
     Ok(g)
 }
 
+/// The first product of a mixture of four experts, two a token: bf16 tokens gathered by expert.
+fn moe_gather() -> Result<Graph> {
+    let (tokens, top_k, n, k, experts) = (192, 2, 256, 128, 4);
+    let mut g = Graph::new(options("gathered grouped product", DType::BF16));
+    let token = g.tensor(Tensor::new("token", [1, tokens, k]));
+    let weight = g.tensor(Tensor::new("weight", [experts, k, n]).strides([k * n, 1, k]));
+    let offsets = g.tensor(Tensor::new("first_token_offset", [experts + 1, 1, 1]).dtype(DType::I32));
+    let index = g.tensor(Tensor::new("token_index", [1, tokens * top_k, 1]).dtype(DType::I32));
+    let options =
+        MoeGroupedMatmul { name: "fc1".into(), mode: MoeMode::Gather, token_index: Some(index), ..MoeGroupedMatmul::default() };
+    let out = g.moe_grouped_matmul(token, weight, offsets, options)?;
+    g.output(out.output)?;
+    Ok(g)
+}
+
+/// The second product: MXFP8 rows of four experts, written to the slots of their tokens.
+fn moe_scatter() -> Result<Graph> {
+    let (tokens, top_k, n, k, experts) = (128, 2, 128, 256, 4);
+    let rows = tokens * top_k;
+    let mut g = Graph::new(options("scattered MXFP8 grouped product", DType::BF16));
+    let token = g.tensor(Tensor::new("token", [1, rows, k]).dtype(DType::F8E4M3));
+    let weight = g.tensor(Tensor::new("weight", [experts, k, n]).strides([k * n, 1, k]).dtype(DType::F8E4M3));
+    let scales = MoeScales {
+        token: g.tensor(Tensor::moe_scales("token_scale", DType::F8E8M0, [rows, k], 32, None)),
+        weight: g.tensor(Tensor::moe_scales("weight_scale", DType::F8E8M0, [n, k], 32, Some(experts))),
+        vec: 32,
+    };
+    let offsets = g.tensor(Tensor::new("first_token_offset", [experts + 1, 1, 1]).dtype(DType::I32));
+    let [index, ks] = ["token_index", "token_ks"].map(|n| g.tensor(Tensor::new(n, [1, rows, 1]).dtype(DType::I32)));
+    let options = MoeGroupedMatmul {
+        name: "fc2".into(),
+        mode: MoeMode::Scatter,
+        token_index: Some(index),
+        token_ks: Some(ks),
+        top_k,
+        scales: Some(scales),
+        ..MoeGroupedMatmul::default()
+    };
+    let out = g.moe_grouped_matmul(token, weight, offsets, options)?;
+    g.output(out.output)?;
+    Ok(g)
+}
+
 /// Rewrites a stale file and fails once; with CI set it only fails. Files hold the frozen graph, so nothing is left to guess.
 #[test]
 fn example_graphs_are_current() {
@@ -169,6 +215,8 @@ fn example_graphs_are_current() {
         ("nvfp4_qat_backward.json", qat_backward()),
         ("grouped_gemm_mxfp8.json", grouped_gemm(true)),
         ("grouped_gemm_nvfp4.json", grouped_gemm(false)),
+        ("moe_gather_bf16.json", moe_gather()),
+        ("moe_scatter_mxfp8.json", moe_scatter()),
     ] {
         let fresh = graph.and_then(|g| g.freeze()).and_then(|g| g.to_json()).unwrap_or_else(|e| panic!("{name}: {e}")) + "\n";
         let path = root().join("examples").join(name);

@@ -265,6 +265,7 @@ fn promises(f: &FrozenGraph) {
             Op::Sdpa(_) | Op::Nvfp4Qat(_) => assert!(node.outputs.contains_key(&OutPort::O)),
             Op::SdpaBackward(_) | Op::Nvfp4QatBackward(_) => assert!(node.outputs.contains_key(&OutPort::DQ)),
             Op::GroupedGemmDsrelu(_) => assert!(node.outputs.contains_key(&OutPort::DRow)),
+            Op::MoeGroupedMatmul(_) => assert!(node.outputs.contains_key(&OutPort::Output)),
         }
     }
 }
@@ -366,7 +367,7 @@ fn the_generator_reaches_good_and_bad_graphs() {
             Ok(f) => match analyze(&f, 0) {
                 Facts::Sdpa(facts) if facts.invalid.is_none() => valid += 1,
                 Facts::Sdpa(_) => invalid += 1,
-                Facts::GroupedGemm(_) => panic!("attention only"),
+                Facts::GroupedGemm(_) | Facts::Moe(_) => panic!("attention only"),
             },
             Err(e) => drop(refused.insert(e.code)),
         }

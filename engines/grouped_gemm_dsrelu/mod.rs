@@ -1,7 +1,7 @@
 //! Family `grouped_gemm_dsrelu`: grouped block-scaled matrix product with the dsReLU backward epilogue.
 
 pub mod cpu;
-mod cpu_tile;
+pub(crate) mod cpu_tile;
 pub mod rows;
 mod sm90;
 

@@ -86,7 +86,7 @@ pub(super) fn facts(graph: &FrozenGraph, node: &Node, a: &GroupedGemmDsreluAttrs
     }
 }
 
-fn port(t: &Tensor) -> GemmPort {
+pub(super) fn port(t: &Tensor) -> GemmPort {
     GemmPort {
         uid: t.uid.unwrap_or_default(),
         name: t.name.clone(),

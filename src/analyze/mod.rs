@@ -4,6 +4,7 @@
 //! in the order of facts §3.5; every row then declines with that text.
 
 mod grouped_gemm;
+mod moe;
 mod sdpa;
 
 use crate::graph::{FrozenGraph, Op};
@@ -22,5 +23,6 @@ pub fn analyze(graph: &FrozenGraph, node: usize) -> Facts {
         Op::Nvfp4Qat(a) => Facts::Sdpa(Box::new(sdpa::qat(graph, node, a, Direction::Forward))),
         Op::Nvfp4QatBackward(a) => Facts::Sdpa(Box::new(sdpa::qat(graph, node, a, Direction::Backward))),
         Op::GroupedGemmDsrelu(a) => Facts::GroupedGemm(Box::new(grouped_gemm::facts(graph, node, a))),
+        Op::MoeGroupedMatmul(a) => Facts::Moe(Box::new(moe::facts(graph, node, a))),
     }
 }

@@ -3,7 +3,8 @@
 use super::choose::ChoiceArgs;
 use super::load::GraphArgs;
 use super::report::{Exit, Report};
-use super::{grouped, plans, text, Style};
+use super::{grouped, moe, plans, text, Style};
+use frostgraph::engines::grouped_gemm::GemmPort;
 use frostgraph::engines::sdpa::{Recipe, Scale, StatsPacking};
 use frostgraph::engines::{DType, Facts, Maturity, Port, Ragged, SdpaFacts, Step, Uid, MANIFEST};
 use frostgraph::plan::{Built, NodePlans, Plan};
@@ -155,10 +156,24 @@ struct OperandLine<'a> {
     is_virtual: bool,
 }
 
+fn gemm_line<'a>(port: &'static str, p: &'a GemmPort) -> OperandLine<'a> {
+    OperandLine {
+        port,
+        uid: p.uid,
+        name: &p.name,
+        dtype: p.dtype,
+        dim: &p.dim,
+        stride: &p.stride,
+        ragged: None,
+        is_virtual: p.is_virtual,
+    }
+}
+
 fn facts_of(facts: &Facts) -> Vec<(&'static str, String)> {
     match facts {
         Facts::Sdpa(f) => facts_list(f),
         Facts::GroupedGemm(f) => grouped::facts_list(f),
+        Facts::Moe(f) => moe::facts_list(f),
     }
 }
 
@@ -177,20 +192,8 @@ fn operands_of(facts: &Facts) -> Vec<OperandLine<'_>> {
                 is_virtual: p.is_virtual,
             })
             .collect(),
-        Facts::GroupedGemm(f) => f
-            .ports
-            .all()
-            .map(|(port, p, _)| OperandLine {
-                port,
-                uid: p.uid,
-                name: &p.name,
-                dtype: p.dtype,
-                dim: &p.dim,
-                stride: &p.stride,
-                ragged: None,
-                is_virtual: p.is_virtual,
-            })
-            .collect(),
+        Facts::GroupedGemm(f) => f.ports.all().map(|(port, p, _)| gemm_line(port, p)).collect(),
+        Facts::Moe(f) => f.ports.all().map(|(port, p, _)| gemm_line(port, p)).collect(),
     }
 }
 

@@ -8,6 +8,7 @@ mod flops;
 mod grouped;
 mod load;
 mod matrix;
+mod moe;
 mod plans;
 mod progress;
 mod report;

@@ -108,6 +108,7 @@ pub(super) fn foreign_ports(node: &Node) -> Result<()> {
         Op::Sdpa(_) | Op::SdpaBackward(_) => false,
         Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) => true,
         Op::GroupedGemmDsrelu(_) => return rules::grouped_gemm::foreign_ports(node),
+        Op::MoeGroupedMatmul(_) => return rules::moe::foreign_ports(node),
     };
     let input = node.inputs.keys().find(|&p| match p {
         InPort::Q | InPort::K | InPort::V | InPort::SeqLenQ | InPort::SeqLenKv => false,
@@ -138,7 +139,12 @@ pub(super) fn foreign_ports(node: &Node) -> Result<()> {
         | InPort::PaddedOffsets
         | InPort::Alpha
         | InPort::Prob
-        | InPort::NormConst => true,
+        | InPort::NormConst
+        | InPort::Token
+        | InPort::Weight
+        | InPort::FirstTokenOffset
+        | InPort::TokenIndex
+        | InPort::TokenKs => true,
     });
     let output = node.outputs.keys().find(|&p| match p {
         OutPort::O | OutPort::Stats => backward,
@@ -155,7 +161,8 @@ pub(super) fn foreign_ports(node: &Node) -> Result<()> {
         | OutPort::SfdRow
         | OutPort::SfdCol
         | OutPort::SfdColDSrelu
-        | OutPort::Status => true,
+        | OutPort::Status
+        | OutPort::Output => true,
     });
     let (kind, port) = match (input, output) {
         (Some(p), _) => ("input", p.json()),
@@ -173,8 +180,8 @@ pub(super) fn attributes(node: &Node, tensors: &[Tensor]) -> Result<()> {
         Op::Sdpa(a) => (a.attn_scale, a.dropout_probability),
         Op::SdpaBackward(a) => (a.attn_scale, a.dropout_probability),
         Op::Nvfp4Qat(a) | Op::Nvfp4QatBackward(a) => (a.attn_scale, None),
-        // Its attributes are judged with its rules.
-        Op::GroupedGemmDsrelu(_) => return Ok(()),
+        // Their attributes are judged with their rules.
+        Op::GroupedGemmDsrelu(_) | Op::MoeGroupedMatmul(_) => return Ok(()),
     };
     if let Some(s) = scale {
         if !s.is_finite() {
@@ -196,7 +203,7 @@ pub(super) fn attributes(node: &Node, tensors: &[Tensor]) -> Result<()> {
     let totals = match &node.op {
         Op::Sdpa(a) => [a.max_total_seq_len_q, a.max_total_seq_len_kv, a.max_seq_len_kv],
         Op::SdpaBackward(a) => [a.max_total_seq_len_q, a.max_total_seq_len_kv, None],
-        Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) => [None; 3],
+        Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) | Op::MoeGroupedMatmul(_) => [None; 3],
     };
     if let Some(n) = totals.into_iter().flatten().find(|&n| n < 1) {
         return bad(format!("a declared length maximum of {n}"), "at least 1");
@@ -210,7 +217,12 @@ pub(super) fn attributes(node: &Node, tensors: &[Tensor]) -> Result<()> {
             bad(format!("attn_scale {}", a.attn_scale.unwrap_or_default()), "a finite number above 0")
         }
         Op::Nvfp4Qat(a) if a.deterministic => bad("deterministic on a forward".into(), "the attribute on a backward only"),
-        Op::Sdpa(_) | Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) => Ok(()),
+        Op::Sdpa(_)
+        | Op::SdpaBackward(_)
+        | Op::Nvfp4Qat(_)
+        | Op::Nvfp4QatBackward(_)
+        | Op::GroupedGemmDsrelu(_)
+        | Op::MoeGroupedMatmul(_) => Ok(()),
     }
 }
 

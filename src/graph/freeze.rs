@@ -18,9 +18,12 @@ impl Graph {
         uids::assign(&mut tensors)?;
         infer::dtypes(&mut tensors, &self.nodes, &self.options)?;
         for &n in &wiring.order {
-            if let Op::GroupedGemmDsrelu(a) = &self.nodes[n].op {
-                rules::grouped_gemm::input_strides(&self.nodes[n], a, &mut tensors).map_err(|e| e.at(self.node_label(n)))?;
+            match &self.nodes[n].op {
+                Op::GroupedGemmDsrelu(a) => rules::grouped_gemm::input_strides(&self.nodes[n], a, &mut tensors),
+                Op::MoeGroupedMatmul(_) => rules::moe::input_strides(&self.nodes[n], &mut tensors),
+                Op::Sdpa(_) | Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) => Ok(()),
             }
+            .map_err(|e| e.at(self.node_label(n)))?;
         }
         for (i, t) in tensors.iter_mut().enumerate() {
             if t.stride.is_empty() && wiring.producer[i].is_none() {

@@ -10,6 +10,10 @@ pub(super) fn dtypes(tensors: &mut [Tensor], nodes: &[Node], options: &GraphOpti
             rules::grouped_gemm::dtypes(node, a, tensors);
             continue;
         }
+        if let Op::MoeGroupedMatmul(_) = &node.op {
+            rules::moe::dtypes(node, tensors);
+            continue;
+        }
         for (port, &id) in &node.outputs {
             let statistic = match port {
                 OutPort::Stats | OutPort::Max | OutPort::SumExp | OutPort::DSink => true,
@@ -28,7 +32,8 @@ pub(super) fn dtypes(tensors: &mut [Tensor], nodes: &[Node], options: &GraphOpti
                 | OutPort::SfdRow
                 | OutPort::SfdCol
                 | OutPort::SfdColDSrelu
-                | OutPort::Status => false,
+                | OutPort::Status
+                | OutPort::Output => false,
             };
             let t = &mut tensors[id.0 as usize];
             if statistic && t.dtype.is_none() {
@@ -87,6 +92,9 @@ pub(super) fn outputs(node: &Node, tensors: &mut [Tensor]) -> Result<()> {
     if let Op::GroupedGemmDsrelu(a) = &node.op {
         return rules::grouped_gemm::outputs(node, a, tensors);
     }
+    if let Op::MoeGroupedMatmul(a) = &node.op {
+        return rules::moe::outputs(node, a, tensors);
+    }
     let at = |port: InPort| node.inputs.get(&port).copied();
     let (Some(q), Some(k), Some(v)) = (at(InPort::Q), at(InPort::K), at(InPort::V)) else { return Ok(()) };
     let [b, h, s_q, _] = dim4(&tensors[q.0 as usize]);
@@ -124,7 +132,8 @@ pub(super) fn outputs(node: &Node, tensors: &mut [Tensor]) -> Result<()> {
             | OutPort::SfdRow
             | OutPort::SfdCol
             | OutPort::SfdColDSrelu
-            | OutPort::Status => {}
+            | OutPort::Status
+            | OutPort::Output => {}
         }
     }
     Ok(())
@@ -137,7 +146,9 @@ pub(super) fn s_kv(node: &Node, tensors: &[Tensor]) -> i64 {
     let Some(table) = tensor(InPort::PageTableK).or(tensor(InPort::PageTableV)) else { return rows };
     let max = match &node.op {
         Op::Sdpa(a) => a.max_seq_len_kv,
-        Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) => None,
+        Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) | Op::MoeGroupedMatmul(_) => {
+            None
+        }
     };
     max.unwrap_or_else(|| table.dim.get(2).copied().unwrap_or(0).saturating_mul(rows))
 }

@@ -10,6 +10,7 @@ mod freeze;
 mod frozen;
 mod grouped_gemm;
 mod infer;
+mod moe;
 mod node;
 mod order;
 mod ports;
@@ -23,6 +24,7 @@ pub use attrs::{Alignment, AttnScale, Dropout, Implementation, Mask, QatAttrs, S
 pub use builder::{Compat, Graph, GraphOptions};
 pub use frozen::FrozenGraph;
 pub use grouped_gemm::{BMajor, DsreluFormula, GemmWeights, GroupedGemmDsrelu, GroupedGemmDsreluAttrs, GroupedGemmDsreluOutputs};
+pub use moe::{MoeGroupedMatmul, MoeGroupedMatmulAttrs, MoeGroupedMatmulOutputs, MoeMode, MoeScales};
 pub use node::{Node, Op};
 pub use ports::{InPort, OutPort};
 pub use qat::{Nvfp4Qat, Nvfp4QatBackward, Nvfp4QatGrads, Nvfp4QatOutputs};

@@ -1,6 +1,6 @@
 //! Nodes: an operation with its operands.
 
-use super::{GroupedGemmDsreluAttrs, InPort, OutPort, QatAttrs, SdpaAttrs, SdpaBackwardAttrs, TensorId};
+use super::{GroupedGemmDsreluAttrs, InPort, MoeGroupedMatmulAttrs, OutPort, QatAttrs, SdpaAttrs, SdpaBackwardAttrs, TensorId};
 use crate::DType;
 use std::collections::BTreeMap;
 
@@ -17,6 +17,8 @@ pub enum Op {
     Nvfp4QatBackward(QatAttrs),
     /// `GROUPED_GEMM_DSRELU`: grouped block-scaled product with the dsReLU backward epilogue.
     GroupedGemmDsrelu(GroupedGemmDsreluAttrs),
+    /// `MOE_GROUPED_MATMUL`: plain grouped product of a mixture of experts.
+    MoeGroupedMatmul(MoeGroupedMatmulAttrs),
 }
 
 impl Op {
@@ -28,6 +30,7 @@ impl Op {
             Op::Nvfp4Qat(_) => "NVFP4_ATTENTION_QAT",
             Op::Nvfp4QatBackward(_) => "NVFP4_ATTENTION_QAT_BWD",
             Op::GroupedGemmDsrelu(_) => "GROUPED_GEMM_DSRELU",
+            Op::MoeGroupedMatmul(_) => "MOE_GROUPED_MATMUL",
         }
     }
 
@@ -37,14 +40,14 @@ impl Op {
             Op::Sdpa(a) => Some(&a.mask),
             Op::SdpaBackward(a) => Some(&a.mask),
             Op::Nvfp4Qat(a) | Op::Nvfp4QatBackward(a) => Some(&a.mask),
-            Op::GroupedGemmDsrelu(_) => None,
+            Op::GroupedGemmDsrelu(_) | Op::MoeGroupedMatmul(_) => None,
         }
     }
 
     /// Whether the node computes gradients.
     pub fn is_backward(&self) -> bool {
         match self {
-            Op::Sdpa(_) | Op::Nvfp4Qat(_) => false,
+            Op::Sdpa(_) | Op::Nvfp4Qat(_) | Op::MoeGroupedMatmul(_) => false,
             Op::SdpaBackward(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) => true,
         }
     }

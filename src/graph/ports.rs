@@ -18,7 +18,8 @@ macro_rules! ports {
 }
 
 ports! {
-    /// Inputs of attention nodes (facts §1.3), `High_precision_O` being frostgraph's own, then those of grouped products (facts §9.1).
+    /// Inputs of attention nodes (facts §1.3), `High_precision_O` being frostgraph's own, then those of grouped products (facts §9.1 and §1.3;
+    /// `SFA` and `SFB` of a `MOE_GROUPED_MATMUL` are the scales of its dequantised operands).
     InPort {
         Q = "Q", K = "K", V = "V", O = "O", DO = "dO", Stats = "Stats", AttnScale = "Attn_scale", Bias = "Bias",
         SeqLenQ = "SEQ_LEN_Q", SeqLenKv = "SEQ_LEN_KV", CuSeqLenQ = "CU_SEQ_LEN_Q", CuSeqLenKv = "CU_SEQ_LEN_KV",
@@ -27,6 +28,7 @@ ports! {
         BlockMask = "Block_mask", Sink = "SINK_TOKEN", KvMask = "Kv_mask", HighPrecisionO = "High_precision_O",
         A = "A", B = "B", C = "C", Sfa = "SFA", Sfb = "SFB", BPtrs = "B_ptrs", SfbPtrs = "SFB_ptrs",
         PaddedOffsets = "Padded_offsets", Alpha = "Alpha", Prob = "Prob", NormConst = "Norm_const",
+        Token = "Token", Weight = "Weight", FirstTokenOffset = "FirstTokenOffset", TokenIndex = "TokenIndex", TokenKs = "TokenKs",
     }
 }
 
@@ -36,6 +38,6 @@ ports! {
         O = "O", Stats = "Stats", Max = "Max", SumExp = "Sum_exp", RngDump = "RNG_DUMP",
         DQ = "dQ", DK = "dK", DV = "dV", DBias = "dBias", DSink = "DSINK_TOKEN", HighPrecisionO = "High_precision_O",
         DRow = "D_row", DCol = "D_col", DSrelu = "D_srelu", DProb = "dProb", Amax = "Amax", SfdRow = "SFD_row", SfdCol = "SFD_col",
-        SfdColDSrelu = "SFD_col_D_srelu", Status = "Status",
+        SfdColDSrelu = "SFD_col_D_srelu", Status = "Status", Output = "Output",
     }
 }

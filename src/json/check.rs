@@ -77,6 +77,7 @@ impl Checker {
             Kind::Scalar => fail("null or {\"index\": i, \"value\": v}".into()),
             Kind::Inputs(ports) => self.ports(v, pointer, || ports.iter().map(|p| p.json())),
             Kind::Outputs(ports) => self.ports(v, pointer, || ports.iter().map(|p| p.json())),
+            Kind::Ports(ports) => self.ports(v, pointer, || ports.iter().copied()),
             Kind::Nested => Ok(()),
         }
     }

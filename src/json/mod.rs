@@ -11,11 +11,14 @@
 //! - a key that occurs twice in one object is an error;
 //! - `NVFP4_ATTENTION_QAT` and `NVFP4_ATTENTION_QAT_BWD` are tags of frostgraph's own, in the same style: cudnn-frontend has that operation
 //!   outside its graphs only;
-//! - `MOE_GROUPED_MATMUL` is refused by tag: cudnn-frontend writes its TopKScores operand under the key `Token`, over the token operand, so
-//!   such a file does not say what the graph was;
+//! - `BLOCK_SCALE_DEQUANTIZE` is read and written where `MOE_GROUPED_MATMUL` reads its result: the pair is one operation on block-scaled
+//!   operands, so the labels of the dequantisation and of the virtual tensor between the two are not kept. Elsewhere the tag is refused;
+//! - mode `COMBINE` of `MOE_GROUPED_MATMUL` is refused: cudnn-frontend writes its TopKScores operand under the key `Token`, over the token
+//!   operand, so such a file does not say what the graph was;
 //! - hexadecimal digits of either case and plain numbers are taken for floats, for files written by hand.
 
 mod check;
+mod dequantize;
 mod read;
 mod schema;
 mod tables;

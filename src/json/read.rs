@@ -1,11 +1,13 @@
 //! From a JSON value to a graph.
 
 use super::check::{brief, child, float, Checker, Obj};
+use super::dequantize::{self, Scaled};
 use super::tables::{self, CONTEXT, ENVELOPE, OPERATIONS, TENSOR, TENSOR_V1};
 use super::{Loaded, Strictness};
 use crate::graph::{
-    Alignment, BMajor, DsreluFormula, Graph, GraphOptions, GroupedGemmDsreluAttrs, Implementation, InPort, Mask, Node, Op,
-    OutPort, QatAttrs, RaggedOffset, Reordering, ScalarValue, SdpaAttrs, SdpaBackwardAttrs, Tensor, TensorId,
+    Alignment, BMajor, DsreluFormula, Graph, GraphOptions, GroupedGemmDsreluAttrs, Implementation, InPort, Mask,
+    MoeGroupedMatmulAttrs, MoeMode, Node, Op, OutPort, QatAttrs, RaggedOffset, Reordering, ScalarValue, SdpaAttrs,
+    SdpaBackwardAttrs, Tensor, TensorId,
 };
 use crate::{Error, ErrorCode, Result};
 use serde_json::Value;
@@ -18,7 +20,8 @@ pub(super) fn read(value: &Value, strictness: Strictness) -> Result<Loaded> {
     c.object(&doc, &[ENVELOPE])?;
 
     let nodes = nodes(&doc)?;
-    served(&nodes)?;
+    let folded = dequantize::foldable(&nodes);
+    served(&nodes, &folded)?;
     let options = options(&mut c, &doc)?;
     let mut tensors = Tensors::default();
     for (key, obj) in tensor_objects(&doc, v1)? {
@@ -27,12 +30,19 @@ pub(super) fn read(value: &Value, strictness: Strictness) -> Result<Loaded> {
     tensors.resolve_ragged()?;
 
     let mut graph = Graph::new(options);
-    for obj in &nodes {
-        graph.node(node(&mut c, &tensors, obj)?);
+    let mut scaled = Scaled::default();
+    for (obj, _) in nodes.iter().zip(&folded).filter(|(_, fold)| **fold) {
+        scaled.add(&mut c, &tensors, obj)?;
+    }
+    for (obj, _) in nodes.iter().zip(&folded).filter(|(_, fold)| !**fold) {
+        let mut node = node(&mut c, &tensors, obj)?;
+        scaled.fold(&mut node, obj)?;
+        graph.node(node);
     }
     for tensor in tensors.list {
         graph.tensor(tensor);
     }
+    scaled.drop_results(&mut graph);
     Ok(Loaded { graph, warnings: c.warnings })
 }
 
@@ -57,16 +67,16 @@ fn array<'a>(doc: &Obj<'a>, key: &str) -> Result<&'a Vec<Value>> {
 }
 
 /// Refuses the first node that is not served and lists the others.
-fn served(nodes: &[Obj<'_>]) -> Result<()> {
+fn served(nodes: &[Obj<'_>], folded: &[bool]) -> Result<()> {
     let mut first: Option<Error> = None;
     let mut others = Vec::new();
-    for obj in nodes {
+    for (obj, &fold) in nodes.iter().zip(folded) {
         let tag = match obj.map.get("tag") {
             Some(Value::String(tag)) => tag.as_str(),
             Some(v) => return Err(Error::new(ErrorCode::JsonValue, brief(v), "a node tag").at(obj.child("tag"))),
             None => return Err(Error::new(ErrorCode::JsonMissingKey, "no key \"tag\"", "the node's operation").at(&obj.pointer)),
         };
-        if OPERATIONS.iter().any(|o| o.tag == tag) {
+        if fold || OPERATIONS.iter().any(|o| o.tag == tag) {
             continue;
         }
         let name = obj.text("name").unwrap_or("");
@@ -129,8 +139,8 @@ fn tensor_objects<'a>(doc: &Obj<'a>, v1: bool) -> Result<Vec<(Option<&'a str>, O
 
 /// Tensors in file order, with the ways a port may refer to them.
 #[derive(Default)]
-struct Tensors {
-    list: Vec<Tensor>,
+pub(super) struct Tensors {
+    pub list: Vec<Tensor>,
     pointers: Vec<String>,
     by_uid: BTreeMap<i64, TensorId>,
     by_key: BTreeMap<String, TensorId>,
@@ -205,7 +215,7 @@ impl Tensors {
         Ok(())
     }
 
-    fn find(&self, reference: &Value, pointer: impl Fn() -> String) -> Result<TensorId> {
+    pub fn find(&self, reference: &Value, pointer: impl Fn() -> String) -> Result<TensorId> {
         let found = match (reference.as_i64(), reference.as_str()) {
             (Some(uid), _) => self.by_uid.get(&uid),
             (None, Some(key)) => self.by_key.get(key),
@@ -268,6 +278,7 @@ fn node(c: &mut Checker, tensors: &Tensors, obj: &Obj<'_>) -> Result<Node> {
         "NVFP4_ATTENTION_QAT" => Op::Nvfp4Qat(qat_attrs(obj)?),
         "NVFP4_ATTENTION_QAT_BWD" => Op::Nvfp4QatBackward(qat_attrs(obj)?),
         "GROUPED_GEMM_DSRELU" => Op::GroupedGemmDsrelu(grouped_attrs(obj)?),
+        "MOE_GROUPED_MATMUL" => Op::MoeGroupedMatmul(moe_attrs(obj)),
         _ => Op::Sdpa(forward_attrs(obj)?),
     };
     let inputs = ports(tensors, obj, "inputs", InPort::from_json)?;
@@ -339,6 +350,12 @@ fn qat_attrs(obj: &Obj<'_>) -> Result<QatAttrs> {
         attn_scale: obj.finite("attn_scale_value")?,
         deterministic: obj.flag("is_deterministic_algorithm"),
     })
+}
+
+/// Block scales are added by the dequantisation that the operand comes from.
+fn moe_attrs(obj: &Obj<'_>) -> MoeGroupedMatmulAttrs {
+    let mode = MoeMode::ALL.into_iter().find(|m| obj.text("mode") == Some(m.json())).unwrap_or_default();
+    MoeGroupedMatmulAttrs { mode, top_k: obj.int("top_k").unwrap_or(0), sf_vec_size: 0 }
 }
 
 /// What is absent has the specification's default.

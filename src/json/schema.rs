@@ -1,6 +1,6 @@
 //! The JSON Schema, printed from the key tables that the reader checks against.
 
-use super::tables::{Key, Kind, CONTEXT, ENVELOPE, OPERATIONS, TENSOR};
+use super::tables::{Key, Kind, CONTEXT, DEQUANTIZE, ENVELOPE, OPERATIONS, TENSOR};
 use crate::DType;
 use serde_json::{json, Map, Value};
 
@@ -17,7 +17,7 @@ pub fn schema() -> Value {
     properties["context"] = json!({ "$ref": "#/$defs/context" });
     properties["nodes"] = json!({
         "description": "Operations in insertion order.",
-        "items": { "oneOf": OPERATIONS.iter().map(|o| json!({ "$ref": format!("#/$defs/{}", o.tag) })).collect::<Vec<_>>() },
+        "items": { "oneOf": OPERATIONS.iter().chain([&DEQUANTIZE]).map(|o| json!({ "$ref": format!("#/$defs/{}", o.tag) })).collect::<Vec<_>>() },
         "type": "array",
     });
     properties["tensors"] = json!({
@@ -29,7 +29,7 @@ pub fn schema() -> Value {
         "context": object_schema(CONTEXT, "Graph-wide defaults."),
         "tensor": object_schema(TENSOR, "A tensor."),
     });
-    for o in OPERATIONS {
+    for o in OPERATIONS.iter().chain([&DEQUANTIZE]) {
         root["$defs"][o.tag] = object_schema(o.keys, o.doc);
     }
     root
@@ -76,6 +76,7 @@ fn kind_schema(kind: Kind) -> Value {
         }),
         Kind::Inputs(ports) => port_schema(ports.iter().map(|p| p.json())),
         Kind::Outputs(ports) => port_schema(ports.iter().map(|p| p.json())),
+        Kind::Ports(ports) => port_schema(ports.iter().copied()),
         Kind::Nested => json!({}),
     }
 }

@@ -27,6 +27,8 @@ pub(super) enum Kind {
     Inputs(&'static [InPort]),
     /// Output port to uid.
     Outputs(&'static [OutPort]),
+    /// Port to uid, of a node that becomes part of another.
+    Ports(&'static [&'static str]),
     /// Checked by its own table.
     Nested,
 }
@@ -207,7 +209,51 @@ pub(super) const OPERATIONS: &[Operation] = &[
         keys: GROUPED_GEMM_DSRELU,
         doc: "frostgraph: grouped block-scaled matrix product with the dsReLU backward epilogue.",
     },
+    Operation { tag: "MOE_GROUPED_MATMUL", keys: MOE_GROUPED_MATMUL, doc: "Grouped matrix product of a mixture of experts." },
 ];
+
+/// Read where an operation of the table reads its result, and folded into it.
+pub(super) const DEQUANTIZE: Operation = Operation {
+    tag: "BLOCK_SCALE_DEQUANTIZE",
+    keys: BLOCK_SCALE_DEQUANTIZE,
+    doc: "Block scales of an operand of MOE_GROUPED_MATMUL; served there only.",
+};
+
+const BLOCK_SCALE_DEQUANTIZE: &[Key] = &[
+    key(
+        "block_size",
+        Kind::Ints,
+        "Values that share a scale along each of the last extents: [1, 32] of a token, [32, 1] of weights.",
+    )
+    .required(),
+    key("compute_data_type", Kind::DType, "Recorded by cudnn-frontend; the product of value and scale is exact here.").or_null(),
+    key("inputs", Kind::Ports(&["X", "scale"]), "Operands read.").required(),
+    key("is_negative_scale", Kind::Bool, "false; negative scales are not served.").or_null(),
+    key("name", Kind::Text, "Label; not kept."),
+    key("outputs", Kind::Ports(&["Y"]), "The virtual tensor that the product reads.").required(),
+    key("tag", Kind::Choice(&["BLOCK_SCALE_DEQUANTIZE"]), "Operation.").required(),
+];
+
+const MOE_GROUPED_MATMUL: &[Key] = &[
+    key("compute_data_type", Kind::DType, "frostgraph: written only when set; DOUBLE accumulates in f64.").or_null(),
+    key("inputs", Kind::Inputs(MOE_PORTS_IN), "Operands read.").required(),
+    key(
+        "mode",
+        Kind::Choice(MOE_MODES),
+        "NONE: rows lie group by group; GATHER: read through TokenIndex; SCATTER: written through TokenIndex and TokenKs.",
+    )
+    .required(),
+    key("name", Kind::Text, "Label."),
+    key("outputs", Kind::Outputs(&[OutPort::Output, OutPort::Status]), "Operands written; Status is frostgraph's own.")
+        .required(),
+    key("tag", Kind::Choice(&["MOE_GROUPED_MATMUL"]), "Operation.").required(),
+    key("top_k", Kind::Int(0), "Rows of the output that each token has; read in mode SCATTER.").or_null(),
+];
+
+pub(super) const MOE_MODES: &[&str] = &["NONE", "GATHER", "SCATTER"];
+
+/// Scales are not among them: they come from a dequantisation.
+const MOE_PORTS_IN: &[InPort] = &[InPort::Token, InPort::Weight, InPort::FirstTokenOffset, InPort::TokenIndex, InPort::TokenKs];
 
 pub(super) const GROUPED_GEMM_DSRELU: &[Key] = &[
     key("b_data_type", Kind::DType, "Element type of B where pointers do not tell; null is A's.").or_null(),
@@ -379,7 +425,6 @@ pub(super) const UNSERVED_TAGS: &[&str] = &[
     "LAYER_NORM_BPROP",
     "MATMUL",
     "MATMUL_FP8",
-    "MOE_GROUPED_MATMUL",
     "MOE_GROUPED_MATMUL_BWD",
     "POINTWISE",
     "REDUCTION",

@@ -1,6 +1,6 @@
 //! From a graph to JSON 2.0.
 
-use super::tables;
+use super::{dequantize, tables};
 use crate::graph::{Alignment, BMajor, DsreluFormula, FrozenGraph, Graph, Mask, Node, Op, ScalarValue, Tensor};
 use crate::{DType, Error, ErrorCode, Result};
 use serde_json::{Map, Value};
@@ -37,8 +37,17 @@ pub fn to_value(graph: &Graph) -> Result<Value> {
     for (id, tensor) in graph.tensors() {
         tensors.push((uids[id.0 as usize], tensor_value(graph, tensor, uids[id.0 as usize], &uids)?));
     }
+    let mut nodes: Vec<Value> = Vec::with_capacity(graph.nodes().len());
+    let mut free = uids.iter().copied().max().unwrap_or(0).saturating_add(1);
+    for node in graph.nodes() {
+        let mut value = node_value(node, &uids)?;
+        for (tensor, dequantize) in dequantize::unfold(node, &uids, &mut free, &mut value)? {
+            tensors.push(tensor);
+            nodes.push(dequantize);
+        }
+        nodes.push(value);
+    }
     tensors.sort_by_key(|(uid, _)| *uid);
-    let nodes: Vec<Value> = graph.nodes().iter().map(|n| node_value(n, &uids)).collect::<Result<_>>()?;
     Ok(object(BTreeMap::from([
         ("context", object(context)),
         ("cudnn_backend_version", options.backend_version.clone().into()),
@@ -240,6 +249,10 @@ fn node_value(node: &Node, uids: &[i64]) -> Result<Value> {
                 ("sf_vec_size", a.sf_vec_size.into()),
                 ("tanh_clamp_scale", or_null(a.tanh_clamp_scale, hex)),
             ]);
+            keys.extend(node.compute_dtype.map(|d| ("compute_data_type", Value::from(d.json()))));
+        }
+        Op::MoeGroupedMatmul(a) => {
+            keys.extend([("mode", a.mode.json().into()), ("top_k", a.top_k.into())]);
             keys.extend(node.compute_dtype.map(|d| ("compute_data_type", Value::from(d.json()))));
         }
     }

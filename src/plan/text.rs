@@ -13,6 +13,11 @@ pub(super) fn summary(facts: &Facts) -> String {
             "{} B={} H_q={} H_kv={} S_q={} S_kv={} d_qk={} d_v={}",
             f.dtype, f.b, f.h_q, f.h_kv, f.s_q, f.s_kv, f.d_qk, f.d_v
         ),
+        Facts::Moe(f) => {
+            let scales = f.scales.map_or(String::new(), |s| format!(" scales {}/{}", s.dtype, s.vec));
+            let rows = format!("T={} R={} N={} K={} E={} G={}", f.tokens, f.routed, f.n, f.k, f.experts, f.groups);
+            format!("{}{scales} output {} {rows}", f.input, f.output)
+        }
         Facts::GroupedGemm(f) => {
             format!("{} scales {}/{} C {} D {} M={} N={} K={} L={}", f.ab, f.sf, f.sf_vec, f.c, f.d, f.m, f.n, f.k, f.experts)
         }

@@ -1,6 +1,6 @@
 //! What the f64 oracle says every output is, and how far results are from it.
 
-use super::{data_error, grouped, size, HostTensor, HostTensors};
+use super::{data_error, grouped, moe, size, HostTensor, HostTensors};
 use crate::analyze::analyze;
 use crate::graph::{FrozenGraph, OutPort};
 use crate::Result;
@@ -28,6 +28,8 @@ enum Values {
     Attention(Box<Attention>),
     /// The results of a whole grouped product, shared by its outputs.
     Grouped(Arc<grouped::Expected>),
+    /// The results of a plain grouped product.
+    Moe(Arc<moe::Expected>),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -109,6 +111,17 @@ pub fn expected(graph: &FrozenGraph, inputs: &HostTensors) -> Result<Vec<Expecta
                     values: Values::Grouped(Arc::clone(&made)),
                 }));
                 grouped::store_results(graph, n, &facts, &mut store)?;
+                continue;
+            }
+            Facts::Moe(facts) => {
+                let made = Arc::new(moe::Expected::new(&facts, &store)?);
+                all.extend(made.ports().into_iter().map(|(port, operand)| Expectation {
+                    uid: operand.uid,
+                    name: operand.name.clone(),
+                    port,
+                    values: Values::Moe(Arc::clone(&made)),
+                }));
+                moe::store_results(graph, n, &facts, &mut store)?;
                 continue;
             }
         };
@@ -204,6 +217,10 @@ pub fn check(expected: &[Expectation], inputs: &HostTensors, results: &HostTenso
                 (dtype, error, tolerance(dtype))
             }
             Values::Grouped(g) => match g.compare(e.port, bytes, results) {
+                Some(found) => found,
+                None => continue,
+            },
+            Values::Moe(m) => match m.compare(e.port, bytes) {
                 Some(found) => found,
                 None => continue,
             },

@@ -1,14 +1,14 @@
 //! Inputs from a seed.
 
 use super::rng::Rng;
-use super::{data_error, grouped, label, lengths, size, HostTensor, HostTensors};
+use super::{data_error, grouped, label, lengths, moe, size, HostTensor, HostTensors};
 use crate::analyze::analyze;
 use crate::graph::{FrozenGraph, InPort, TensorId};
 use crate::{Error, ErrorCode, Result};
 use frostgraph_engines::sdpa::access::Rows;
 use frostgraph_engines::sdpa::dense::write_dense;
 use frostgraph_engines::sdpa::{oracle, Direction, Recipe};
-use frostgraph_engines::{qat, DType, Facts, GroupedGemmFacts, SdpaFacts};
+use frostgraph_engines::{qat, DType, Facts, GroupedGemmFacts, MoeFacts, SdpaFacts};
 use std::collections::BTreeMap;
 
 /// Completes `given` by the integers that say where sequences lie: lengths, their sums, ragged offsets, page tables; and by the
@@ -54,15 +54,22 @@ fn refs(all: &[(usize, Facts)]) -> Vec<(usize, &SdpaFacts)> {
     all.iter()
         .filter_map(|(n, f)| match f {
             Facts::Sdpa(f) => Some((*n, f.as_ref())),
-            Facts::GroupedGemm(_) => None,
+            Facts::GroupedGemm(_) | Facts::Moe(_) => None,
         })
         .collect()
 }
 
 fn products(all: &[(usize, Facts)]) -> impl Iterator<Item = &GroupedGemmFacts> {
     all.iter().filter_map(|(_, f)| match f {
-        Facts::Sdpa(_) => None,
+        Facts::Sdpa(_) | Facts::Moe(_) => None,
         Facts::GroupedGemm(f) => Some(f.as_ref()),
+    })
+}
+
+fn plain_products(all: &[(usize, Facts)]) -> impl Iterator<Item = &MoeFacts> {
+    all.iter().filter_map(|(_, f)| match f {
+        Facts::Sdpa(_) | Facts::GroupedGemm(_) => None,
+        Facts::Moe(f) => Some(f.as_ref()),
     })
 }
 
@@ -79,6 +86,7 @@ fn complete_indices(graph: &FrozenGraph, all: &[(usize, Facts)], seed: u64, give
     lengths::fill_pages(graph, facts, &mut store)?;
     lengths::fill_offsets(graph, facts, &mut store)?;
     products(all).try_for_each(|f| grouped::fill_indices(f, graph, seed, &mut store))?;
+    plain_products(all).try_for_each(|f| moe::fill_indices(f, graph, seed, &mut store))?;
     Ok(store)
 }
 
@@ -94,6 +102,7 @@ pub fn inputs(graph: &FrozenGraph, seed: u64, given: HostTensors) -> Result<Host
     let facts = refs(&all);
     let mut store = complete_indices(graph, &all, seed, given)?;
     products(&all).try_for_each(|f| grouped::fill(f, graph, seed, &mut store))?;
+    plain_products(&all).try_for_each(|f| moe::fill(f, graph, seed, &mut store))?;
 
     let roles = roles(graph);
     let late = |id: &TensorId| matches!(roles.get(id), Some((InPort::O | InPort::HighPrecisionO | InPort::Stats, _)));

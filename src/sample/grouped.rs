@@ -8,7 +8,7 @@ use frostgraph_engines::codec::{e2m1, e4m3, e5m2, e8m0};
 use frostgraph_engines::grouped_gemm::oracle::{element, evaluate, Oracle};
 use frostgraph_engines::grouped_gemm::scales::{ColumnScales, ScaleMatrix};
 use frostgraph_engines::grouped_gemm::{GemmPort, GroupedGemmFacts, ROW_ALIGN};
-use frostgraph_engines::{grouped_gemm_dsrelu, DType, Facts, HostBuffers, Knobs, Step, Target, Uid};
+use frostgraph_engines::{grouped_gemm_dsrelu, DType, Decline, Facts, HostBuffers, Knobs, LaunchPlan, Step, Target, Uid};
 
 /// Ends of the experts and offsets into pools, where they are not given.
 pub(super) fn fill_indices(f: &GroupedGemmFacts, graph: &FrozenGraph, seed: u64, store: &mut HostTensors) -> Result<()> {
@@ -74,22 +74,22 @@ pub(super) fn fill(f: &GroupedGemmFacts, graph: &FrozenGraph, seed: u64, store: 
     Ok(())
 }
 
-fn produced_uids(graph: &FrozenGraph) -> Vec<Uid> {
+pub(super) fn produced_uids(graph: &FrozenGraph) -> Vec<Uid> {
     size::produced(graph).into_iter().map(|id| graph.tensor(id).uid.unwrap_or_default()).collect()
 }
 
-fn tensor(bytes: &[u8]) -> Result<HostTensor> {
+pub(super) fn tensor(bytes: &[u8]) -> Result<HostTensor> {
     let mut t = HostTensor::zeroed(bytes.len() as u64)?;
     t.bytes_mut().copy_from_slice(bytes);
     Ok(t)
 }
 
 /// In (0, 1).
-fn unit(rng: &mut Rng) -> f32 {
+pub(super) fn unit(rng: &mut Rng) -> f32 {
     ((rng.next() >> 41) as f32 + 0.5) / (1u32 << 23) as f32
 }
 
-fn payloads(dtype: DType, out: &mut [u8], rng: &mut Rng) {
+pub(super) fn payloads(dtype: DType, out: &mut [u8], rng: &mut Rng) {
     for two in out.chunks_mut(2) {
         let pair = rng.normals();
         match dtype {
@@ -104,7 +104,7 @@ fn payloads(dtype: DType, out: &mut [u8], rng: &mut Rng) {
     }
 }
 
-fn write_all(dtype: DType, out: &mut [u8], mut next: impl FnMut() -> f32) {
+pub(super) fn write_all(dtype: DType, out: &mut [u8], mut next: impl FnMut() -> f32) {
     match dtype {
         DType::F16 => out.chunks_exact_mut(2).for_each(|o| o.copy_from_slice(&half::f16::from_f32(next()).to_ne_bytes())),
         DType::BF16 => out.chunks_exact_mut(2).for_each(|o| o.copy_from_slice(&half::bf16::from_f32(next()).to_ne_bytes())),
@@ -116,13 +116,23 @@ fn write_all(dtype: DType, out: &mut [u8], mut next: impl FnMut() -> f32) {
 
 /// Results for nodes that read them: what the CPU row makes, rounded as in a run. Nothing where no node does.
 pub(super) fn store_results(graph: &FrozenGraph, n: usize, f: &GroupedGemmFacts, store: &mut HostTensors) -> Result<()> {
+    let facts = Facts::GroupedGemm(Box::new(f.clone()));
+    store_host_results(graph, n, &facts, || grouped_gemm_dsrelu::cpu::lower(&facts, &Knobs::NONE, &Target::Cpu), store)
+}
+
+/// What a CPU row makes of one node, stored where some node reads it.
+pub(super) fn store_host_results(
+    graph: &FrozenGraph,
+    n: usize,
+    facts: &Facts,
+    lower: impl FnOnce() -> std::result::Result<LaunchPlan, Decline>,
+    store: &mut HostTensors,
+) -> Result<()> {
     let outputs: Vec<TensorId> = graph.nodes()[n].outputs.values().copied().collect();
     if !graph.nodes().iter().any(|node| node.inputs.values().any(|id| outputs.contains(id))) {
         return Ok(());
     }
-    let facts = Facts::GroupedGemm(Box::new(f.clone()));
-    let plan = grouped_gemm_dsrelu::cpu::lower(&facts, &Knobs::NONE, &Target::Cpu)
-        .map_err(|d| Error::new(ErrorCode::Declined, d.to_string(), "a product that the CPU can evaluate"))?;
+    let plan = lower().map_err(|d| Error::new(ErrorCode::Declined, d.to_string(), "a product that the CPU can evaluate"))?;
     let mut results = HostTensors::default();
     for id in outputs {
         let bytes = size::tensor_bytes(graph, id, &store.view())?;
@@ -136,7 +146,7 @@ pub(super) fn store_results(graph: &FrozenGraph, n: usize, f: &GroupedGemmFacts,
     };
     for step in &plan.steps {
         if let Step::Host(call) = step {
-            (call.run)(&facts, &Knobs::NONE, &mut buffers).map_err(data_error)?;
+            (call.run)(facts, &Knobs::NONE, &mut buffers).map_err(data_error)?;
         }
     }
     store.0.extend(results.0);
@@ -184,7 +194,8 @@ impl Expected {
             | OutPort::DQ
             | OutPort::DK
             | OutPort::DV
-            | OutPort::DSink => return None,
+            | OutPort::DSink
+            | OutPort::Output => return None,
         };
         let dtype = self.ports().into_iter().find(|(q, _)| *q == port)?.1.dtype;
         Some((dtype, if error.is_nan() { f64::INFINITY } else { error }, tolerance))

@@ -138,7 +138,12 @@ fn sides(node: &Node) -> Vec<(Side, TensorId)> {
         | InPort::PaddedOffsets
         | InPort::Alpha
         | InPort::Prob
-        | InPort::NormConst => None,
+        | InPort::NormConst
+        | InPort::Token
+        | InPort::Weight
+        | InPort::FirstTokenOffset
+        | InPort::TokenIndex
+        | InPort::TokenKs => None,
     };
     let of_output = |p: &OutPort| match p {
         OutPort::O | OutPort::HighPrecisionO | OutPort::Stats | OutPort::Max | OutPort::SumExp | OutPort::DQ => Some(Side::Query),
@@ -154,7 +159,8 @@ fn sides(node: &Node) -> Vec<(Side, TensorId)> {
         | OutPort::SfdRow
         | OutPort::SfdCol
         | OutPort::SfdColDSrelu
-        | OutPort::Status => None,
+        | OutPort::Status
+        | OutPort::Output => None,
     };
     let inputs = node.inputs.iter().filter_map(|(p, id)| Some((of_input(p)?, *id)));
     let outputs = node.outputs.iter().filter_map(|(p, id)| Some((of_output(p)?, *id)));

@@ -7,6 +7,7 @@ mod expect;
 mod fill;
 mod grouped;
 mod lengths;
+mod moe;
 mod rng;
 mod size;
 mod store;

@@ -21,6 +21,7 @@
 mod backward;
 mod cache;
 mod grouped_gemm;
+mod moe;
 mod operand;
 mod qat;
 
@@ -29,6 +30,7 @@ pub use grouped_gemm::{
     dbias_workspace_shape, dprob_workspace_shape, grouped_gemm_dsrelu, grouped_gemm_workspace_bytes, reduce_dbias_workspace,
     reduce_dprob_workspace, GroupedGemmDsreluCall,
 };
+pub use moe::{moe_grouped_matmul, moe_grouped_matmul_workspace_bytes, MoeGroupedMatmulCall};
 pub use operand::{Element, Operand};
 pub use qat::{
     nvfp4_attention_qat_backward, nvfp4_attention_qat_forward, AllocatedGradients, Nvfp4QatBackwardCall, Nvfp4QatForwardCall,

@@ -63,6 +63,23 @@ fn run_checks_grouped_products() {
     }
 }
 
+/// The plain grouped product: what is written through an index is judged where the index leads.
+#[test]
+fn run_checks_plain_grouped_products() {
+    for (file, output, rows) in [
+        ("examples/moe_gather_bf16.json", "fc1::Output", "read through token_index"),
+        ("examples/moe_scatter_mxfp8.json", "fc2::Output", "written to token_index * 2 + token_ks"),
+    ] {
+        let v = json(&["run", file, "--check", "--seed", "3"]);
+        assert_eq!(v["passed"], true, "{file}: {v:#}");
+        let outputs = v["outputs"].as_array().unwrap();
+        assert_eq!((outputs.len(), &outputs[0]["key"]), (1, &output.into()));
+        assert!(outputs[0]["error"].as_f64().unwrap() > 1e-4, "an error of 0 would mean that nothing was compared");
+        let text = ok(&["explain", file]);
+        assert!(text.contains(rows) && text.contains("moe_grouped_matmul_cpu (id 21050, default)"), "{text}");
+    }
+}
+
 #[test]
 fn run_prints_plans_choice_and_errors() {
     let text = ok(&["run", BACKWARD, "--check", "--threads", "1"]);

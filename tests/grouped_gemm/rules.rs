@@ -12,7 +12,7 @@ fn facts(case: &Case) -> GroupedGemmFacts {
     let frozen = build(case).unwrap().0.freeze().unwrap_or_else(|e| panic!("{e}"));
     match analyze(&frozen, 0) {
         Facts::GroupedGemm(f) => *f,
-        Facts::Sdpa(_) => panic!("a grouped product"),
+        Facts::Sdpa(_) | Facts::Moe(_) => panic!("a grouped product"),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Random graphs survive writing and reading.
 
 use frostgraph::graph::{
-    Alignment, BMajor, DsreluFormula, Graph, GraphOptions, GroupedGemmDsreluAttrs, Implementation, InPort, Mask, Node, Op,
-    OutPort, RaggedOffset, Reordering,
+    Alignment, BMajor, DsreluFormula, Graph, GraphOptions, GroupedGemmDsreluAttrs, Implementation, InPort, Mask,
+    MoeGroupedMatmulAttrs, MoeMode, Node, Op, OutPort, RaggedOffset, Reordering,
 };
 use frostgraph::graph::{QatAttrs, ScalarValue, SdpaAttrs, SdpaBackwardAttrs, Tensor, TensorId};
 use frostgraph::json::{from_str, to_value, Strictness};
@@ -70,7 +70,7 @@ fn op() -> impl Strategy<Value = Op> {
     let totals = (of(0..i64::MAX), of(0..i64::MAX), of(0..i64::MAX));
     let implementation = proptest::sample::select(vec![Implementation::Auto, Implementation::Composite, Implementation::Unified]);
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), of(any::<bool>()));
-    let numbers = (of(finite()), of(finite()), of(finite()), of(dtype()), 0..5);
+    let numbers = (of(finite()), of(finite()), of(finite()), of(dtype()), 0..6);
     (mask(), numbers, totals, implementation, flags).prop_map(
         |(
             mask,
@@ -92,6 +92,17 @@ fn op() -> impl Strategy<Value = Op> {
                     b_major: if score_mod { BMajor::N } else { BMajor::K },
                     d_dtype: softmax_precision.unwrap_or(DType::BF16),
                 });
+            }
+            if kind == 5 {
+                let mode = if unfuse_fma {
+                    MoeMode::Scatter
+                } else if score_mod {
+                    MoeMode::Gather
+                } else {
+                    MoeMode::None
+                };
+                let top_k = max_seq_len_kv.unwrap_or(0);
+                return Op::MoeGroupedMatmul(MoeGroupedMatmulAttrs { mode, top_k, sf_vec_size: 0 });
             }
             if kind > 1 {
                 let attrs = QatAttrs { mask, attn_scale, deterministic: kind == 3 && unfuse_fma };
@@ -164,9 +175,11 @@ prop_compose! {
                 Op::Nvfp4Qat(_) => ([I::SeqLenKv, I::SeqLenQ], [O::O, O::Stats, O::HighPrecisionO]),
                 Op::Nvfp4QatBackward(_) => ([I::HighPrecisionO, I::DO], [O::DQ, O::DK, O::DV]),
                 Op::GroupedGemmDsrelu(_) => ([I::BPtrs, I::NormConst], [O::DRow, O::Amax, O::SfdColDSrelu]),
+                Op::MoeGroupedMatmul(_) => ([I::TokenIndex, I::TokenKs], [O::Output, O::Status, O::Output]),
             };
             let [one, two, three, last] = match op {
                 Op::GroupedGemmDsrelu(_) => [I::A, I::B, I::Sfa, I::PaddedOffsets],
+                Op::MoeGroupedMatmul(_) => [I::Token, I::Weight, I::FirstTokenOffset, I::TokenIndex],
                 _ => [I::Q, I::K, I::V, I::SeqLenQ],
             };
             let inputs: BTreeMap<InPort, TensorId> = [one, two, three, rare[0], rare[1], last]

@@ -92,7 +92,9 @@ fn uses(f: Feature, asked: &Asked) -> bool {
         | Feature::WeightAddresses
         | Feature::NMajorB
         | Feature::F64Accumulate
-        | Feature::StatusWord => false,
+        | Feature::StatusWord
+        | Feature::GatherTokens
+        | Feature::ScatterTokens => false,
     }
 }
 

@@ -122,7 +122,7 @@ fn mask(f: &mut FrozenGraph) -> &mut Mask {
         Op::Sdpa(a) => &mut a.mask,
         Op::SdpaBackward(a) => &mut a.mask,
         Op::Nvfp4Qat(a) | Op::Nvfp4QatBackward(a) => &mut a.mask,
-        Op::GroupedGemmDsrelu(_) => panic!("attention"),
+        Op::GroupedGemmDsrelu(_) | Op::MoeGroupedMatmul(_) => panic!("attention"),
     }
 }
 
@@ -217,7 +217,11 @@ fn paged_kv() {
             paged,
             |f| match &mut f.nodes[0].op {
                 Op::Sdpa(a) => a.max_seq_len_kv = Some(25),
-                Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) => {}
+                Op::SdpaBackward(_)
+                | Op::Nvfp4Qat(_)
+                | Op::Nvfp4QatBackward(_)
+                | Op::GroupedGemmDsrelu(_)
+                | Op::MoeGroupedMatmul(_) => {}
             },
             "sdpa: paged_attention_max_seq_len_kv 25 exceeds 3 pages of 8 rows",
         ),
@@ -383,7 +387,7 @@ fn sink_and_stats() {
 fn attributes() {
     let edit = |f: &mut FrozenGraph, dtype, scale, prefolded| match &mut f.nodes[0].op {
         Op::Sdpa(a) => (a.softmax_precision, a.attn_scale, a.attn_scale_prefolded) = (dtype, scale, prefolded),
-        Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) => {}
+        Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) | Op::MoeGroupedMatmul(_) => {}
     };
     let reason_of = |dtype, scale, prefolded| {
         let mut f = forward();
@@ -412,7 +416,7 @@ fn the_first_reason_in_order_is_reported() {
     let mut f = forward();
     match &mut f.nodes[0].op {
         Op::Sdpa(a) => a.softmax_precision = Some(DType::BF16),
-        Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) => {}
+        Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) | Op::MoeGroupedMatmul(_) => {}
     }
     let mut expect = |edit: &dyn Fn(&mut FrozenGraph), text: &str| {
         edit(&mut f);

@@ -47,7 +47,7 @@ pub(super) fn v13(v: &View) -> Option<Fault> {
     let (q, kv) = match &v.node.op {
         Op::Sdpa(a) => (a.max_total_seq_len_q, a.max_total_seq_len_kv),
         Op::SdpaBackward(a) => (a.max_total_seq_len_q, a.max_total_seq_len_kv),
-        Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) => (None, None),
+        Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) | Op::MoeGroupedMatmul(_) => (None, None),
     };
     let found = !v.ragged && (q.is_some() || kv.is_some());
     fault(found, "ragged offsets where token totals are declared", || {

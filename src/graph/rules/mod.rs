@@ -7,6 +7,7 @@
 pub(crate) mod grouped_gemm;
 mod lengths;
 mod masks;
+pub(crate) mod moe;
 mod operands;
 mod paged;
 mod view;
@@ -14,6 +15,7 @@ mod view;
 use super::{Compat, Node, Op, Tensor};
 use crate::{Error, ErrorCode, Result};
 pub use grouped_gemm::{GemmRule, GEMM_RULES};
+pub use moe::{MoeRule, MOE_RULES};
 pub(super) use operands::operands;
 use view::View;
 
@@ -149,6 +151,9 @@ pub static RULES: &[Rule] = &[
 pub(super) fn check(node: &Node, tensors: &[Tensor], compat: Compat) -> Result<()> {
     if let Op::GroupedGemmDsrelu(a) = &node.op {
         return grouped_gemm::check(node, a, tensors);
+    }
+    if let Op::MoeGroupedMatmul(a) = &node.op {
+        return moe::check(node, a, tensors);
     }
     let view = View::new(node, tensors);
     for rule in RULES.iter().skip(3) {

@@ -9,6 +9,9 @@ pub(in crate::graph) fn operands(node: &Node, tensors: &[Tensor]) -> Result<()> 
     if let Op::GroupedGemmDsrelu(a) = &node.op {
         return super::grouped_gemm::operands(node, a, tensors);
     }
+    if let Op::MoeGroupedMatmul(a) = &node.op {
+        return super::moe::operands(node, a, tensors);
+    }
     let view = View::new(node, tensors);
     match RULES[..3].iter().find_map(|r| (r.check)(&view).map(|f| error(r, f))) {
         Some(e) => Err(e),
@@ -23,7 +26,7 @@ pub(super) fn v1(v: &View) -> Option<Fault> {
         Op::SdpaBackward(_) => "Q, K, V, O, dO and outputs dQ, dK, dV",
         Op::Nvfp4Qat(_) => "Q, K, V and outputs O, High_precision_O, Stats",
         Op::Nvfp4QatBackward(_) => "Q, K, V, High_precision_O, dO, Stats and outputs dQ, dK, dV",
-        Op::GroupedGemmDsrelu(_) => "operands of its own",
+        Op::GroupedGemmDsrelu(_) | Op::MoeGroupedMatmul(_) => "operands of its own",
     };
     fault(true, expected, || format!("no {port}"))
 }

@@ -41,7 +41,7 @@ impl<'a> View<'a> {
         let (backward, score_mod, dropout_probability) = match &node.op {
             Op::Sdpa(a) => (false, a.score_mod, a.dropout_probability),
             Op::SdpaBackward(a) => (true, a.score_mod, a.dropout_probability),
-            Op::Nvfp4Qat(_) => (false, false, None),
+            Op::Nvfp4Qat(_) | Op::MoeGroupedMatmul(_) => (false, false, None),
             Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) => (true, false, None),
         };
         let mut view = View {
@@ -77,7 +77,11 @@ impl<'a> View<'a> {
     pub fn forward(&self) -> Option<&'a SdpaAttrs> {
         match &self.node.op {
             Op::Sdpa(a) => Some(a),
-            Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) => None,
+            Op::SdpaBackward(_)
+            | Op::Nvfp4Qat(_)
+            | Op::Nvfp4QatBackward(_)
+            | Op::GroupedGemmDsrelu(_)
+            | Op::MoeGroupedMatmul(_) => None,
         }
     }
 
@@ -110,7 +114,7 @@ impl<'a> View<'a> {
             Op::SdpaBackward(_) => BACKWARD,
             Op::Nvfp4Qat(_) => QAT_FORWARD,
             Op::Nvfp4QatBackward(_) => QAT_BACKWARD,
-            Op::GroupedGemmDsrelu(_) => NONE,
+            Op::GroupedGemmDsrelu(_) | Op::MoeGroupedMatmul(_) => NONE,
         };
         let inputs = inputs.iter().map(|&p| (p.json(), self.input(p)));
         inputs.chain(outputs.iter().map(|&p| (p.json(), self.output(p))))
