@@ -41,7 +41,7 @@ fn golden_messages() {
         ),
         (
             |v| v["nodes"][0]["tag"] = "SDPA_FWD".into(),
-            "FG2005 at /nodes/0/tag: node 'sdpa' has tag SDPA_FWD; expected SDPA, SDPA_BWD, NVFP4_ATTENTION_QAT, NVFP4_ATTENTION_QAT_BWD or GROUPED_GEMM_DSRELU. No operation of cudnn-frontend has this tag",
+            "FG2005 at /nodes/0/tag: node 'sdpa' has tag SDPA_FWD; expected SDPA, SDPA_BWD, NVFP4_ATTENTION_QAT, NVFP4_ATTENTION_QAT_BWD, GROUPED_GEMM_DSRELU or MOE_GROUPED_MATMUL. No operation of cudnn-frontend has this tag",
         ),
         (
             |v| drop(v["nodes"][0].as_object_mut().unwrap().remove("inputs")),
