@@ -84,6 +84,16 @@ pub(crate) enum Inputs {
     Copies([usize; 3]),
 }
 
+impl Inputs {
+    /// Regions of the copies, if that is what main reads.
+    pub(crate) fn copies(self) -> [Option<usize>; 3] {
+        match self {
+            Inputs::Tensors => [None; 3],
+            Inputs::Copies(regions) => regions.map(Some),
+        }
+    }
+}
+
 /// A chain under construction; shared with the NVFP4 backward, which puts another kernel in front of the same ones.
 pub(crate) struct Chain<'a> {
     pub(crate) f: &'a SdpaFacts,
@@ -144,6 +154,14 @@ impl Chain<'_> {
 
     pub(crate) fn region(&self, r: Option<usize>) -> Arg {
         r.map_or(Arg::Null, |i| Arg::Ptr(Base::Region(i)))
+    }
+
+    /// Map of an operand, or of its copy.
+    pub(crate) fn map(&self, port: &Option<Port>, copy: Option<usize>, chunk: i64, rows: i64, swizzle: i64) -> Arg {
+        match copy {
+            Some(region) => copy_map(port, region, chunk, rows, swizzle),
+            None => tile_map(port, self.thd, chunk, rows, swizzle),
+        }
     }
 
     /// A length tensor that only packed variants read.
@@ -292,23 +310,18 @@ impl Chain<'_> {
         let swizzle = 2 * chunk;
         let gqa = f.h_q != f.h_kv;
         let mut p = Params::default();
-        let (kernel, copies) = match self.inputs {
-            Inputs::Tensors => (MAIN, [None; 3]),
-            Inputs::Copies(regions) => (QAT_MAIN, regions.map(Some)),
+        let kernel = match self.inputs {
+            Inputs::Tensors => MAIN,
+            Inputs::Copies(_) => QAT_MAIN,
         };
+        let copies = self.inputs.copies();
         for (name, port, rows, copy) in [
             ("tm_q", &ports.q, c.q_tile, copies[0]),
             ("tm_k", &ports.k, c.kv_tile, copies[1]),
             ("tm_v", &ports.v, c.kv_tile, copies[2]),
             ("tm_do", &ports.d_o, c.q_tile, None),
         ] {
-            p.push(
-                name,
-                match copy {
-                    Some(region) => copy_map(port, region, chunk, rows, swizzle),
-                    None => tile_map(port, self.thd, chunk, rows, swizzle),
-                },
-            );
+            p.push(name, self.map(port, copy, chunk, rows, swizzle));
         }
         p.push("tm_ds", self.ds_map(c.q_tile));
         self.push_sums(&mut p, gqa);

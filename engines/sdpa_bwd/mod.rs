@@ -8,7 +8,7 @@ pub mod heuristics;
 pub(crate) mod lower;
 pub mod rows;
 pub mod rules;
-mod sm90;
+pub(crate) mod sm90;
 pub mod workspace;
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::lower::{Chain, Inputs, Kernel, CVT, DOT, DSINK, REDUCE};
 use super::rules;
 use super::workspace::{self, packed_tokens, round_up, Regions, Route};
 use crate::sdpa::arith::{ceil_div, product};
-use crate::sdpa::params::{ptr, tile_map, Params};
+use crate::sdpa::params::{ptr, Params};
 use crate::sdpa::Scale;
 use crate::{Arg, Decline, DeclineCode as Code, Facts, Feature, Knobs, LaunchPlan, Row, SdpaFacts, Target};
 
@@ -24,7 +24,7 @@ const L2_GROUP: i64 = 40 << 20;
 
 /// What shapes and device decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Choice {
+pub(crate) struct Choice {
     /// Padded head dims.
     pub dims: (i64, i64),
     /// Query rows a tile.
@@ -39,14 +39,14 @@ pub(super) struct Choice {
 
 impl Choice {
     /// Shared memory of main: K, V, two Q, two dO, two dS tiles (later the staging of dK and dV), row statistics, barriers.
-    fn smem(&self) -> i64 {
+    pub(crate) fn smem(&self) -> i64 {
         let (d_qk, d_v) = self.dims;
         let rows = KV_TILE + 2 * self.q_tile;
         2 * rows * (d_qk + d_v) + (4 * self.q_tile * KV_TILE).max(32_768) + 16 * self.q_tile + 128
     }
 
     /// What the kernels shared with the portable row read of its choice: padded head dims, tiles, route.
-    fn shared(&self, f: &SdpaFacts) -> rules::Choice {
+    pub(crate) fn shared(&self, f: &SdpaFacts) -> rules::Choice {
         let config = Config {
             d_qk: self.dims.0,
             d_v: self.dims.1,
@@ -67,7 +67,7 @@ impl Choice {
     }
 
     /// Rows that delta and dq_accum hold for each head, see [`workspace::ws_rows`]; whole query tiles as well.
-    fn ws_rows(&self, f: &SdpaFacts) -> Option<i64> {
+    pub(crate) fn ws_rows(&self, f: &SdpaFacts) -> Option<i64> {
         if f.features.has(Feature::Thd) {
             return workspace::ws_rows(f);
         }
@@ -75,7 +75,7 @@ impl Choice {
     }
 
     /// The same rows of all heads.
-    fn total_rows(&self, f: &SdpaFacts) -> Option<i64> {
+    pub(crate) fn total_rows(&self, f: &SdpaFacts) -> Option<i64> {
         let heads = if f.features.has(Feature::Thd) { f.h_q } else { f.b.checked_mul(f.h_q)? };
         heads.checked_mul(self.ws_rows(f)?)
     }
@@ -117,7 +117,8 @@ fn overflow(row: &Row) -> Decline {
     row.decline(Code::Geometry, "workspace=overflow", "the workspace size leaves 64 bits; this row serves sizes that fit")
 }
 
-fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
+/// Tiles, order of the kernel and share of a group of each block.
+pub(crate) fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
     let (dims, q_tile, order) = match f.d_qk {
         ..=64 => ((64, 64), 128, 0),
         65..=128 => ((128, 128), 64, 2),
@@ -157,7 +158,7 @@ fn heads_item(f: &SdpaFacts, causal: bool, sm_count: i64) -> i64 {
 }
 
 /// Regions: delta, dq_accum, the relay's counters, and the partial dK and dV where a group is split. `None` when a size leaves 64 bits.
-fn carve(f: &SdpaFacts, c: &Choice, plan: &mut LaunchPlan) -> Option<Regions> {
+pub(crate) fn carve(f: &SdpaFacts, c: &Choice, plan: &mut LaunchPlan) -> Option<Regions> {
     let mut r = Regions::default();
     let mut add = |name, bytes: i64| plan.region(name, u64::try_from(bytes).ok()?);
     let rows = c.total_rows(f)?;
@@ -176,12 +177,12 @@ fn carve(f: &SdpaFacts, c: &Choice, plan: &mut LaunchPlan) -> Option<Regions> {
 }
 
 /// Counters of the relay: what `dot` clears, one for every 32 query rows of every head.
-fn turns(f: &SdpaFacts) -> Option<i64> {
+pub(crate) fn turns(f: &SdpaFacts) -> Option<i64> {
     product(&[f.b, f.h_q, f.s_q.checked_add(31)? / 32])
 }
 
 /// Whether several blocks share a kv head's dK and dV.
-fn split(f: &SdpaFacts, c: &Choice) -> bool {
+pub(crate) fn split(f: &SdpaFacts, c: &Choice) -> bool {
     c.heads_item * f.h_kv != f.h_q
 }
 
@@ -199,7 +200,7 @@ pub fn lower(row: &Row, facts: &Facts, _knobs: &Knobs, target: &Target) -> Resul
     let (choice, inputs) = (c.shared(f), Inputs::Tensors);
     let mut chain = Chain { f, choice, inputs, regions, scale, ws_rows, total_rows, thd, steps: Vec::new() };
     chain.dot();
-    main(&mut chain, &c);
+    main(&mut chain, &c, MAIN, c.smem());
     if split(f, &c) {
         chain.reduce(c.heads_item);
     }
@@ -228,14 +229,19 @@ fn cvt_t(chain: &mut Chain<'_>, c: &Choice) {
     chain.launch(CVT_T, &defines, grid, (256, 0), p);
 }
 
-fn main(chain: &mut Chain<'_>, c: &Choice) {
+/// Launches `kernel`, which is main or one with its parameters and switches, over the chain's inputs.
+pub(crate) fn main(chain: &mut Chain<'_>, c: &Choice, kernel: Kernel, smem: i64) {
     let (f, ports, thd) = (chain.f, &chain.f.ports, chain.thd);
     let split = split(f, c);
     let mut p = Params::default();
-    for (name, port, rows) in
-        [("tm_q", &ports.q, c.q_tile), ("tm_k", &ports.k, KV_TILE), ("tm_v", &ports.v, KV_TILE), ("tm_do", &ports.d_o, c.q_tile)]
-    {
-        p.push(name, tile_map(port, thd, 64, rows, 128));
+    let copies = chain.inputs.copies();
+    for (name, port, rows, copy) in [
+        ("tm_q", &ports.q, c.q_tile, copies[0]),
+        ("tm_k", &ports.k, KV_TILE, copies[1]),
+        ("tm_v", &ports.v, KV_TILE, copies[2]),
+        ("tm_do", &ports.d_o, c.q_tile, None),
+    ] {
+        p.push(name, chain.map(port, copy, 64, rows, 128));
     }
     chain.push_sums(&mut p, split);
     p.push("seq_q", ptr(&ports.seq_len_q));
@@ -271,5 +277,5 @@ fn main(chain: &mut Chain<'_>, c: &Choice) {
         ("FG_DET", i64::from(f.features.has(Feature::Deterministic))),
     ];
     let grid = ceil_div(f.s_kv, KV_TILE) * (f.h_q / c.heads_item) * f.b;
-    chain.launch(MAIN, &defines, grid, (384, c.smem()), p);
+    chain.launch(kernel, &defines, grid, (384, smem), p);
 }

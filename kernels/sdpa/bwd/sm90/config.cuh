@@ -35,7 +35,10 @@ constexpr int DS_BUFS = 2;
 constexpr u32 STAGE_BYTES = 64 * 128 * 2;  // of one warpgroup's output, over the dead dS
 constexpr u32 DS_ROOM = DS_BUFS * DS_BYTES < 2 * STAGE_BYTES ? 2 * STAGE_BYTES : DS_BUFS * DS_BYTES;
 constexpr u32 OFF_LSE = OFF_DS + DS_ROOM, OFF_DELTA = OFF_LSE + ST * TQ * 4, OFF_BAR = OFF_DELTA + ST * TQ * 4;
-constexpr u32 SMEM_BYTES = OFF_BAR + 128;
+#ifndef FG_EXTRA_SMEM
+#define FG_EXTRA_SMEM 0  // of a chain with a loop of its own (main.cu, FG_MATH)
+#endif
+constexpr u32 OFF_EXTRA = OFF_BAR + 128, SMEM_BYTES = OFF_EXTRA + FG_EXTRA_SMEM;
 static_assert(SMEM_BYTES <= 232448, "shared memory of one CTA");
 
 // mbarriers, 8 bytes each. *_EDGE: where TMA lands a tile that has rows past the length; the statistics warp zeroes those rows and then
