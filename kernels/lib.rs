@@ -68,6 +68,7 @@ pub static SOURCES: &[Source] = sources![
     "sdpa/bwd/sm90/math.cuh",
     "sdpa/bwd/sm90/pieces.cuh",
     "sdpa/bwd/sm90/store.cuh",
+    "sdpa/bwd/sm90/wide.cuh",
     "sdpa/fwd/mma/combine.cu",
     "sdpa/fwd/mma/decode.cu",
     "sdpa/fwd/mma/decode_config.cuh",

@@ -17,8 +17,9 @@ pub const SOURCES: &[&str] = &[CVT.1, DOT.1, DSINK.1, REDUCE.1, CVT_T.1, MAIN.1]
 
 /// Query rows of a tile at 192/128: no multiple of 64, so its dQ is accumulated transposed.
 const TRANSPOSED_TILE: i64 = 48;
-/// Keys of a tile.
+/// Keys of a tile where dK and dV of 128 keys fit the accumulators, and above.
 const KV_TILE: i64 = 128;
+const KV_TILE_WIDE: i64 = 64;
 /// L2 bytes that the heads in flight may fill with Q, dO and the dQ accumulator.
 const L2_GROUP: i64 = 40 << 20;
 
@@ -29,6 +30,8 @@ pub(crate) struct Choice {
     pub dims: (i64, i64),
     /// Query rows a tile.
     pub q_tile: i64,
+    /// Keys a tile.
+    pub kv_tile: i64,
     /// Loop order of the kernel.
     pub order: i64,
     /// Query heads that one block sums dK and dV over.
@@ -38,11 +41,13 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// Shared memory of main: K, V, two Q, two dO, two dS tiles (later the staging of dK and dV), row statistics, barriers.
+    /// Shared memory of main: K, V, two Q, two dO, two dS tiles and two of P in the wide form (later the staging of dK and dV), row statistics,
+    /// barriers.
     pub(crate) fn smem(&self) -> i64 {
         let (d_qk, d_v) = self.dims;
-        let rows = KV_TILE + 2 * self.q_tile;
-        2 * rows * (d_qk + d_v) + (4 * self.q_tile * KV_TILE).max(32_768) + 16 * self.q_tile + 128
+        let rows = self.kv_tile + 2 * self.q_tile;
+        let exchanged = if self.kv_tile == KV_TILE_WIDE { 4 } else { 2 };
+        2 * rows * (d_qk + d_v) + (2 * exchanged * self.q_tile * self.kv_tile).max(32_768) + 16 * self.q_tile + 128
     }
 
     /// What the kernels shared with the portable row read of its choice: padded head dims, tiles, route.
@@ -51,7 +56,7 @@ impl Choice {
             d_qk: self.dims.0,
             d_v: self.dims.1,
             q_tile: self.q_tile,
-            kv_tile: KV_TILE,
+            kv_tile: self.kv_tile,
             q_stages: 2,
             do_stages: 2,
             pds_stages: 2,
@@ -93,7 +98,6 @@ pub(super) fn choose(row: &Row, f: &SdpaFacts, target: &Target) -> Result<Choice
         return Err(row.decline(Code::Arch, "device=cpu", "the device is cpu; this row serves CUDA devices"));
     };
     if f.d_qk > 128 && f.features.has(Feature::Thd) {
-        // Tiles of 48 rows do not end on the 128-row blocks in which packed sequences keep their rows.
         let reason = format!("operands are packed at d_qk {}; this row serves packed operands up to d_qk 128", f.d_qk);
         return Err(row.decline(Code::HeadDim, format!("d_qk={} packed", f.d_qk), reason));
     }
@@ -119,13 +123,17 @@ fn overflow(row: &Row) -> Decline {
 
 /// Tiles, order of the kernel and share of a group of each block.
 pub(crate) fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
-    let (dims, q_tile, order) = match f.d_qk {
-        ..=64 => ((64, 64), 128, 0),
-        65..=128 => ((128, 128), 64, 2),
-        _ => ((192, 128), TRANSPOSED_TILE, 0),
+    // Tiles of 48 rows do not end on the 128-row blocks in which packed sequences keep their rows.
+    let narrow_v = f.d_v <= 128 && !f.features.has(Feature::Thd);
+    let (dims, q_tile, kv_tile, order) = match f.d_qk {
+        ..=64 => ((64, 64), 128, KV_TILE, 0),
+        65..=128 => ((128, 128), 64, KV_TILE, 2),
+        129..=192 if narrow_v => ((192, 128), TRANSPOSED_TILE, KV_TILE, 0),
+        129..=192 => ((192, 192), 64, KV_TILE_WIDE, 0),
+        _ => ((256, 256), 64, KV_TILE_WIDE, 0),
     };
     let causal = f.mask.right.is_some();
-    let heads_item = heads_item(f, causal, sm_count);
+    let heads_item = heads_item(f, kv_tile, causal, sm_count);
     // Under a causal mask the longest work goes first; in the relay a block starts after the one whose turn precedes its own. Both want head
     // groups to take turns in the grid, as many as fit L2.
     let rows = L2_GROUP / (6 * dims.0 + 2 * dims.1);
@@ -135,17 +143,17 @@ pub(crate) fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
         false if causal && f.mask.left.is_none() => fit,
         false => 1,
     };
-    Choice { dims, q_tile, order, heads_item, interleave }
+    Choice { dims, q_tile, kv_tile, order, heads_item, interleave }
 }
 
 /// How many query heads of a group one block takes. Fewer partial sums and longer blocks against a shorter tail; measured on an H200.
 ///
 /// Causal work is unequal: a group stays whole only while every multiprocessor still gets 15 blocks. Otherwise the largest share whose last wave is
 /// nearly full.
-fn heads_item(f: &SdpaFacts, causal: bool, sm_count: i64) -> i64 {
+fn heads_item(f: &SdpaFacts, kv_tile: i64, causal: bool, sm_count: i64) -> i64 {
     let group = f.h_q / f.h_kv;
     let shares = (1..=group).rev().filter(|h| group % h == 0);
-    let blocks = |heads: i64| f.b.saturating_mul(f.h_q / heads).saturating_mul(ceil_div(f.s_kv, KV_TILE));
+    let blocks = |heads: i64| f.b.saturating_mul(f.h_q / heads).saturating_mul(ceil_div(f.s_kv, kv_tile));
     let enough = |heads: i64| {
         let n = blocks(heads);
         if causal && f.mask.left.is_none() {
@@ -237,8 +245,8 @@ pub(crate) fn main(chain: &mut Chain<'_>, c: &Choice, kernel: Kernel, smem: i64)
     let copies = chain.inputs.copies();
     for (name, port, rows, copy) in [
         ("tm_q", &ports.q, c.q_tile, copies[0]),
-        ("tm_k", &ports.k, KV_TILE, copies[1]),
-        ("tm_v", &ports.v, KV_TILE, copies[2]),
+        ("tm_k", &ports.k, c.kv_tile, copies[1]),
+        ("tm_v", &ports.v, c.kv_tile, copies[2]),
         ("tm_do", &ports.d_o, c.q_tile, None),
     ] {
         p.push(name, chain.map(port, copy, 64, rows, 128));
@@ -276,6 +284,6 @@ pub(crate) fn main(chain: &mut Chain<'_>, c: &Choice, kernel: Kernel, smem: i64)
         ("FG_DKV_WS", i64::from(split)),
         ("FG_DET", i64::from(f.features.has(Feature::Deterministic))),
     ];
-    let grid = ceil_div(f.s_kv, KV_TILE) * (f.h_q / c.heads_item) * f.b;
+    let grid = ceil_div(f.s_kv, c.kv_tile) * (f.h_q / c.heads_item) * f.b;
     chain.launch(kernel, &defines, grid, (384, smem), p);
 }

@@ -15,7 +15,10 @@
 namespace fg {
 
 constexpr int BF16 = FG_BF16;
-constexpr int DQK = FG_D_QK, DV = FG_D_V, TQ = FG_Q_TILE, TK = 128;
+constexpr int DQK = FG_D_QK, DV = FG_D_V, TQ = FG_Q_TILE;
+// Head dims whose dK and dV of 128 keys are more than the registers of two warpgroups: 64 keys, and another division of labour (wide.cuh).
+constexpr bool WIDE = DV > 128;
+constexpr int TK = WIDE ? 64 : 128;
 constexpr int ST = 2;  // buffers of Q and of dO: the math loop alternates
 constexpr int THREADS = 384, MATH_THREADS = 256, MATH_WARPS = 8;
 // 2 * 240 + 24 = 2 * 232 + 40 = 504 = 3 * 168, what launch_bounds(384) grants the CTA. With 128 q rows the statistics warp holds four rows a lane.
@@ -25,15 +28,18 @@ static_assert(DQK % 64 == 0 && DV % 64 == 0 && DQK >= DV && DQK <= 256, "head di
 // How the two warpgroups share dQ. 128 rows: half of the rows each. 64 rows: half of the head dim. 48 rows: no multiple of 64, so dQ^T is computed, in
 // 64-column blocks of the head dim; warpgroup c takes block c, and the third block alternates.
 constexpr bool DQ_T = TQ == 48;
-static_assert((TQ == 128 && DQK == 64 && DV == 64) || (TQ == 64 && DQK == 128 && DV == 128) || (TQ == 48 && DQK == 192 && DV == 128), "tile");
+static_assert((TQ == 128 && DQK == 64 && DV == 64) || (TQ == 64 && DQK == 128 && DV == 128) || (TQ == 48 && DQK == 192 && DV == 128) ||
+                  (TQ == 64 && DQK == DV && (DV == 192 || DV == 256)),
+              "tile");
 static_assert(!FG_THD || FG_PADDED, "THD takes its lengths from the length tensors");
 
 // ---- shared memory: every tile is 64-column chunks of 128-byte rows, 128-byte swizzle, 1024-byte aligned ----
 constexpr u32 Q_BYTES = TQ * DQK * 2, DO_BYTES = TQ * DV * 2, K_BYTES = TK * DQK * 2, V_BYTES = TK * DV * 2, DS_BYTES = TQ * TK * 2;
 constexpr u32 OFF_K = 0, OFF_V = OFF_K + K_BYTES, OFF_Q = OFF_V + V_BYTES, OFF_DO = OFF_Q + ST * Q_BYTES, OFF_DS = OFF_DO + ST * DO_BYTES;
 constexpr int DS_BUFS = 2;
+constexpr u32 OFF_P = OFF_DS + DS_BUFS * DS_BYTES, P_BYTES = WIDE ? DS_BYTES : 0;  // P^T, which only the wide loop keeps in shared memory
 constexpr u32 STAGE_BYTES = 64 * 128 * 2;  // of one warpgroup's output, over the dead dS
-constexpr u32 DS_ROOM = DS_BUFS * DS_BYTES < 2 * STAGE_BYTES ? 2 * STAGE_BYTES : DS_BUFS * DS_BYTES;
+constexpr u32 DS_ROOM = DS_BUFS * (DS_BYTES + P_BYTES) < 2 * STAGE_BYTES ? 2 * STAGE_BYTES : DS_BUFS * (DS_BYTES + P_BYTES);
 constexpr u32 OFF_LSE = OFF_DS + DS_ROOM, OFF_DELTA = OFF_LSE + ST * TQ * 4, OFF_BAR = OFF_DELTA + ST * TQ * 4;
 #ifndef FG_EXTRA_SMEM
 #define FG_EXTRA_SMEM 0  // of a chain with a loop of its own (main.cu, FG_MATH)
@@ -49,6 +55,8 @@ constexpr u32 BAR_KV_FULL = OFF_BAR, BAR_KV_EDGE = OFF_BAR + 8, BAR_Q_EDGE = OFF
 // named barriers
 constexpr int NB_DS = 1;   // both math warpgroups: dS of this tile is complete
 constexpr int NB_OUT = 2;  // 2 + warpgroup: staging of one warpgroup's output
+// Wide loop, + buffer: P^T of a tile is complete (the first math warpgroup arrives), dS is (the second arrives); the second alone.
+constexpr int NB_P_FULL = 4, NB_DS_FULL = 6, NB_DS_OWN = 8;
 
 // ---- work ----
 // What a CTA works on: one kv tile for `heads_item` consecutive query heads of one kv head.

@@ -8,11 +8,17 @@
 #include "common/ptx.cuh"
 #include "sdpa/bwd/sm90/config.cuh"
 #include "sdpa/bwd/sm90/load.cuh"
+#if FG_D_V > 128
+#include "sdpa/bwd/sm90/wide.cuh"
+#else
 #include "sdpa/bwd/sm90/math.cuh"
+#endif
 #include "sdpa/bwd/sm90/store.cuh"
 
 // The math warps' loop. A chain with a loop of its own (qat/bwd/sm90) defines FG_MATH, a type of the same shape, before it includes this file.
-#ifndef FG_MATH
+#if !defined(FG_MATH) && FG_D_V > 128
+#define FG_MATH fg::Wide<0>
+#elif !defined(FG_MATH)
 #define FG_MATH fg::Math
 #endif
 
@@ -81,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
   const Tile t = make_tile(shape);
   pdl_wait();
   const u32 tid = threadIdx.x & 127;
-  const i32 row0 = t.kv0 + (i32)(wg - 1) * 64, row_limit = (FG_THD ? t.len_kv : s_kv) - row0;  // rows of dK/dV this warpgroup owns
+  const i32 row0 = t.kv0 + (WIDE ? 0 : (i32)(wg - 1) * 64), row_limit = (FG_THD ? t.len_kv : s_kv) - row0;  // rows of dK/dV this warpgroup owns
   // Output addresses are computed only when they are needed: kept across the loop they cost registers.
   auto out = [&](u16* base, const void* rag, i64 mul, i64 sb, i64 sh, i64 ss) {
     i64 at = (i64)t.b * sb;
@@ -90,17 +96,33 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
   };
   if (t.lo >= t.hi) {
     pdl_launch();
-    store_zero<DQK>(out(dk_out, rag_dk, mul_dk, dk_sb, dk_sh, dk_ss), dk_ss, row_limit, d_qk, tid);
-    store_zero<DV>(out(dv_out, rag_dv, mul_dv, dv_sb, dv_sh, dv_ss), dv_ss, row_limit, d_v, tid);
+    if (!WIDE || wg == 1) store_zero<DQK>(out(dk_out, rag_dk, mul_dk, dk_sb, dk_sh, dk_ss), dk_ss, row_limit, d_qk, tid);
+    if (!WIDE || wg == 2) store_zero<DV>(out(dv_out, rag_dv, mul_dv, dv_sb, dv_sh, dv_ss), dv_ss, row_limit, d_v, tid);
     return;
   }
+  auto run = [&](auto& m) {
+    using M = typename RemoveRef<decltype(m)>::type;
+    m.init((u32)batch >> 31, smem, wg - 1, warp & 3, lane, scale);
+    mbar_wait(smem + BAR_KV_FULL, 0);
+    m.loop(make_walk(t, heads_item, ws_rows,
+                     dq_accum + ws_row0<FG_THD>(token(rag_q, mul_q, q_ss, t.b), t.b, t.h0, heads_q, ws_rows) * DQK + m.dq_lane()));
+    pdl_launch();
+    bar_sync<NB_DS, MATH_THREADS>();  // both warpgroups have read dS for the last time; its buffers become the staging
+    const u32 stage = smem + OFF_DS + (wg - 1) * STAGE_BYTES;
+    store_rows<M::VN>(stage, m.dv, 1.f, out(dv_out, rag_dv, mul_dv, dv_sb, dv_sh, dv_ss) + M::V0 * 64, dv_ss, row_limit, d_v - M::V0 * 64, wg - 1, tid);
+    store_rows<M::KN>(stage, m.dk, scale, out(dk_out, rag_dk, mul_dk, dk_sb, dk_sh, dk_ss) + M::K0 * 64, dk_ss, row_limit, d_qk - M::K0 * 64, wg - 1,
+                      tid);
+  };
+#if FG_D_V > 128
+  if (wg == 1) {
+    Wide<0> m;
+    run(m);
+  } else {
+    Wide<1> m;
+    run(m);
+  }
+#else
   Loop m;
-  m.init((u32)batch >> 31, smem, wg - 1, warp & 3, lane, scale);
-  mbar_wait(smem + BAR_KV_FULL, 0);
-  m.loop(make_walk(t, heads_item, ws_rows, dq_accum + ws_row0<FG_THD>(token(rag_q, mul_q, q_ss, t.b), t.b, t.h0, heads_q, ws_rows) * DQK + m.dq_lane()));
-  pdl_launch();
-  bar_sync<NB_DS, MATH_THREADS>();  // both warpgroups have read dS for the last time; its buffers become the staging
-  const u32 stage = smem + OFF_DS + m.wg * STAGE_BYTES;
-  store_rows<DV>(stage, m.dv, 1.f, out(dv_out, rag_dv, mul_dv, dv_sb, dv_sh, dv_ss), dv_ss, row_limit, d_v, m.wg, tid);
-  store_rows<DQK>(stage, m.dk, scale, out(dk_out, rag_dk, mul_dk, dk_sb, dk_sh, dk_ss), dk_ss, row_limit, d_qk, m.wg, tid);
+  run(m);
+#endif
 }

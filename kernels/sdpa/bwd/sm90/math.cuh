@@ -14,6 +14,7 @@ namespace fg {
 constexpr int NQ = DQ_T ? TQ / 2 : 32;  // accumulator registers of dQ (64 x 64, or a 64 x TQ block of dQ^T)
 
 struct Math {
+  static constexpr int K0 = 0, KN = DQK, V0 = 0, VN = DV;  // first 64-column chunk and columns of dK and dV that a warpgroup owns
   static constexpr bool CHAIN_INPUTS = false;  // true: the maps of Q, K, V show what main's direct predecessor writes
   u32 smem, wg, warp, lane;  // wg 0, 1; warp 0..3 in it
   float sl2;                 // scale * log2e

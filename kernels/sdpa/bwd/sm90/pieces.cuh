@@ -7,6 +7,13 @@ namespace fg {
 constexpr int NS = TQ / 2;                     // accumulator registers of S^T and of dP^T
 constexpr u32 QCH = TQ * 128, KCH = TK * 128;  // bytes from one 64-column chunk to the next
 
+template <class T> struct RemoveRef {
+  using type = T;
+};
+template <class T> struct RemoveRef<T&> {
+  using type = T;
+};
+
 // Row statistics of a buffer.
 FG_DEV u32 lse_at(u32 buffer) { return OFF_LSE + buffer * (TQ * 4); }
 FG_DEV u32 delta_at(u32 buffer) { return OFF_DELTA + buffer * (TQ * 4); }

@@ -1,0 +1,237 @@
+// The two math warpgroups at head dims above 128. dK and dV of 64 keys fill 128 registers of all 256 threads, so each warpgroup owns all keys of the
+// tile for its share of the columns of dV, dK and dQ, and the scores are divided by product instead: the first warpgroup (R = 0) computes S^T and P^T,
+// the second (R = 1) dP^T and dS^T. Each keeps its own result in registers as an operand and hands it to the other through shared memory.
+//
+//   S^T = K Q^T;  P = exp2(scale log2e S - lse log2e);  dP^T = V dO^T;  dS = P o (dP - delta), with P as rounded for dV
+//   dV += P^T dO;  dK += dS^T Q;  dQ = dS K, added to memory as it leaves the accumulators
+//
+// The first runs one tile ahead. Buffers of P and dS need no barrier of their own against overwriting: P(i + 2) waits for Q(i + 2), which is loaded
+// after both have freed Q(i), that is after dV(i); dS(i + 2) waits for P(i + 2), stored after the first warpgroup's dQ(i).
+#pragma once
+#include "common/hopper.cuh"
+#include "common/wgmma.cuh"
+#include "sdpa/bwd/sm90/config.cuh"
+#include "sdpa/bwd/sm90/pieces.cuh"
+
+namespace fg {
+
+// Two packed numbers, lower half first.
+FG_DEV void unpack2(u32 x, float& lo, float& hi) {
+  if (BF16) {
+    lo = __uint_as_float(x << 16), hi = __uint_as_float(x & 0xffff0000u);
+  } else {
+    lo = unpack1<BF16>((u16)x), hi = unpack1<BF16>((u16)(x >> 16));
+  }
+}
+
+template <int R> struct Wide {
+  static constexpr bool CHAIN_INPUTS = false;  // as in math.cuh
+  // 64-column chunks: first and columns of this warpgroup's share of dK, dV and dQ. Three chunks are parted so that the accumulators are equal.
+  static constexpr int K0 = R * 2, KN = DQK == 256 || R == 0 ? 128 : 64;
+  static constexpr int V0 = R * (DV == 256 ? 2 : 1), VN = DV == 256 || R == 1 ? 128 : 64;
+  static constexpr int Q0 = V0, QN = VN;
+
+  u32 smem, warp, lane;  // warp 0..3 in the warpgroup
+  float sl2;             // scale * log2e
+  u32 ph, turn;          // parity bit of each Q / dO buffer; parity of the relay
+  u64 d_n, d_t;          // descriptor bases at shared memory 0: K-major, MN-major
+  u32 p_lane, ds_lane;   // this lane's row of the matrices that it stores
+
+  float s[NS], dq[QN / 2], dk[KN / 2], dv[VN / 2];  // s: S^T, or dP^T
+  u32 own[NS / 2];                                  // P^T, or dS^T
+
+  FG_DEV void init(u32 zero, u32 smem_, u32, u32 warp_, u32 lane_, float scale) {
+    smem = smem_, warp = warp_, lane = lane_;
+    sl2 = scale * LOG2E;
+    const u32 at = smem_ + zero;  // `zero`: as in math.cuh
+    ph = turn = 0;
+    const u64 base = (u64)(((at & 0x3ffff) >> 4) + zero) + ((u64)(64u + (1u << 30) + zero) << 32);
+    d_n = base + (1u << 16);
+    d_t = base + ((QCH >> 4) << 16);
+    static_assert(!WIDE || QCH == KCH, "one chunk distance");
+    const u32 key = warp * 16 + (lane & 15), q = ((lane >> 4) & 1) * 8 + (lane & 7);
+    p_lane = smem + OFF_P + key * 128 + (((lane >> 4) ^ (key & 7)) << 4);
+    ds_lane = smem + OFF_DS + q * 128 + (((2 * warp + ((lane >> 3) & 1)) ^ (q & 7)) << 4);
+  }
+  FG_DEV void clear() {
+#pragma unroll
+    for (int i = 0; i < KN / 2; i++) dk[i] = 0.f;
+#pragma unroll
+    for (int i = 0; i < VN / 2; i++) dv[i] = 0.f;
+    pin(dk), pin(dv);
+  }
+
+  // ---- products: issue and commit; at: buffer ----
+  FG_DEV void issue_scores(u32 at) {
+    constexpr int D = R == 0 ? DQK : DV;
+    const u64 a = at_buffer(d_n, R == 0 ? OFF_K : OFF_V), b = at_buffer(d_n, R == 0 ? OFF_Q + at * Q_BYTES : OFF_DO + at * DO_BYTES);
+    pin(s), wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) Wgmma<BF16, TQ>::ss(s, a + kstep(k, KCH), b + kstep(k, QCH), k != 0);
+    wgmma_commit();
+  }
+  FG_DEV void issue_dv(u32 at) {
+    const u64 do_t = at_buffer(d_t, OFF_DO + V0 * QCH + at * DO_BYTES), p = at_buffer(d_n, OFF_P + at * P_BYTES);
+    pin(dv), wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < TQ / 16; k++) {
+      if (R == 0)
+        Wgmma<BF16, VN, 1>::rs(dv, own[4 * k], own[4 * k + 1], own[4 * k + 2], own[4 * k + 3], do_t + k * 128, 1);
+      else
+        Wgmma<BF16, VN, 1>::ss(dv, p + k * 2, do_t + k * 128, 1);
+    }
+    wgmma_commit();
+  }
+  FG_DEV void issue_dk(u32 at) {
+    const u64 q_t = at_buffer(d_t, OFF_Q + K0 * QCH + at * Q_BYTES), ds_t = at_buffer(d_t, OFF_DS + at * DS_BYTES);
+    pin(dk), wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < TQ / 16; k++) {
+      if (R == 0)
+        Wgmma<BF16, KN, 1, 1>::ss(dk, ds_t + k * 128, q_t + k * 128, 1);
+      else
+        Wgmma<BF16, KN, 1>::rs(dk, own[4 * k], own[4 * k + 1], own[4 * k + 2], own[4 * k + 3], q_t + k * 128, 1);
+    }
+    wgmma_commit();
+  }
+  FG_DEV void issue_dq(u32 at) {
+    const u64 ds = at_buffer(d_n, OFF_DS + at * DS_BYTES), k_t = at_buffer(d_t, OFF_K + Q0 * KCH);
+    pin(dq), wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < TK / 16; k++) Wgmma<BF16, QN, 1>::ss(dq, ds + k * 2, k_t + k * 128, k != 0);
+    wgmma_commit();
+  }
+
+  // ---- element-wise pieces ----
+  FG_DEV void softmax(const Walk& w, u32 at) {
+    mask_scores(s, w, warp * 16 + (lane >> 2), lane, sl2);
+#pragma unroll
+    for (int j = 0; j < TQ / 8; j++) {
+      float st[2];
+      lds_f32x2(smem + lse_at(at) + (lane & 3) * 8 + j * 32, st[0], st[1]);
+#pragma unroll
+      for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(fmaf(s[4 * j + e], sl2, st[e & 1]));
+      own[2 * j] = pack2<BF16>(s[4 * j], s[4 * j + 1]);
+      own[2 * j + 1] = pack2<BF16>(s[4 * j + 2], s[4 * j + 3]);
+    }
+    const u32 to = p_lane + at * P_BYTES;
+#pragma unroll
+    for (int j = 0; j < TQ / 16; j++) stsm4(to ^ (j * 32), own[4 * j], own[4 * j + 1], own[4 * j + 2], own[4 * j + 3]);
+    fence_async_smem();
+    bar_arrive_at<MATH_THREADS>(NB_P_FULL + at);
+  }
+  FG_DEV void dsoftmax(u32 at) {
+    const u32 from = p_lane + at * P_BYTES, to = ds_lane + at * DS_BYTES;
+#pragma unroll
+    for (int j = 0; j < TQ / 16; j++) {
+      u32 p[4];
+      ldsm4(from ^ (j * 32), p[0], p[1], p[2], p[3]);
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const float* dp = s + (2 * j + i) * 4;
+        float a, b, lo, hi;
+        lds_f32x2(smem + delta_at(at) + (lane & 3) * 8 + (2 * j + i) * 32, a, b);
+        unpack2(p[2 * i], lo, hi);
+        own[4 * j + 2 * i] = pack2<BF16>(lo * (dp[0] - a), hi * (dp[1] - b));
+        unpack2(p[2 * i + 1], lo, hi);
+        own[4 * j + 2 * i + 1] = pack2<BF16>(lo * (dp[2] - a), hi * (dp[3] - b));
+      }
+      stsm4t(to + j * 2048, own[4 * j], own[4 * j + 1], own[4 * j + 2], own[4 * j + 3]);
+    }
+    fence_async_smem();
+    bar_arrive_at<MATH_THREADS>(NB_DS_FULL + at);
+    bar_sync<NB_DS_OWN, MATH_THREADS / 2>();
+  }
+  FG_DEV void add_dq(float* to) {
+    if (FG_DET) mbar_wait(smem + BAR_DQ_GO, turn);
+#pragma unroll
+    for (int j = 0; j < QN / 8; j++) red_v4(to + j * 128, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+    if (FG_DET) {
+      __syncwarp();
+      if (lane == 0) mbar_arrive(smem + BAR_DQ_DONE);
+      turn ^= 1;
+    }
+  }
+  FG_DEV i32 dq_lane() const { return dq_tile_offset<DQK>((i32)warp, Q0 * 8) + (i32)lane * 4; }
+
+  FG_DEV void wait_q(u32 at) { mbar_wait(smem + BAR_Q_FULL + 8 * at, (ph >> at) & 1); }
+  FG_DEV void wait_do(u32 at) { mbar_wait(smem + BAR_DO_FULL + 8 * at, (ph >> at) & 1); }
+  FG_DEV void free_q(u32 at) {
+    if (lane == 0) mbar_arrive(smem + BAR_Q_FREE + 8 * at);
+  }
+  // Both of a tile have been waited for.
+  FG_DEV void free_do(u32 at) {
+    if (lane == 0) mbar_arrive(smem + BAR_DO_FREE + 8 * at);
+    ph ^= 1u << at;
+  }
+
+  // ---- the n q tiles of one kv tile ----
+  FG_DEV void loop(Walk w) {
+    clear();
+    if (R == 0)
+      loop_p(w);
+    else
+      loop_ds(w);
+  }
+  FG_DEV void loop_p(Walk w) {
+    wait_q(0);
+    issue_scores(0);
+    wgmma_wait<0>(), pin(s);
+    softmax(w, 0);
+    wait_do(0);
+    issue_dv(0);
+    wgmma_wait<0>(), pin(dv);
+    free_do(0);
+#pragma unroll 1
+    for (i32 i = 0; i < w.n - 1; i++) {
+      const u32 at = i & 1, nx = at ^ 1;
+      float* to = w.dq;
+      wait_q(nx);
+      issue_scores(nx);
+      next_tile(w);
+      wgmma_wait<0>(), pin(s);
+      softmax(w, nx);
+      bar_sync_at<MATH_THREADS>(NB_DS_FULL + at);
+      issue_dk(at);
+      issue_dq(at);
+      wait_do(nx);
+      issue_dv(nx);
+      wgmma_wait<2>(), pin(dk);
+      free_q(at);
+      wgmma_wait<1>(), pin(dq);
+      add_dq(to);
+      wgmma_wait<0>(), pin(dv);
+      free_do(nx);
+    }
+    const u32 at = (w.n - 1) & 1;
+    bar_sync_at<MATH_THREADS>(NB_DS_FULL + at);
+    issue_dk(at);
+    issue_dq(at);
+    wgmma_wait<0>(), pin(dk), pin(dq);
+    add_dq(w.dq);
+  }
+  FG_DEV void loop_ds(Walk w) {
+#pragma unroll 1
+    for (i32 i = 0; i < w.n; i++) {
+      const u32 at = i & 1;
+      wait_do(at);
+      issue_scores(at);
+      bar_sync_at<MATH_THREADS>(NB_P_FULL + at);
+      issue_dv(at);
+      wgmma_wait<1>(), pin(s);
+      dsoftmax(at);
+      wait_q(at);
+      issue_dq(at);
+      issue_dk(at);
+      wgmma_wait<2>(), pin(dv);
+      free_do(at);
+      wgmma_wait<1>(), pin(dq);
+      add_dq(w.dq);
+      wgmma_wait<0>(), pin(dk);
+      free_q(at);
+      next_tile(w);
+    }
+  }
+};
+
+}  // namespace fg
