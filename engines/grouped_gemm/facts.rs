@@ -164,3 +164,12 @@ pub struct GroupedGemmFacts {
     /// Operands.
     pub ports: GroupedGemmPorts,
 }
+
+impl GroupedGemmFacts {
+    /// Bytes of one expert's payload and scales of B.
+    pub fn expert_bytes(&self) -> [i64; 2] {
+        let up = |x: i64, by: i64| (x as u64).div_ceil(by as u64) as i64;
+        let atoms = up(self.n, 128) * up(up(self.k, self.sf_vec), 4);
+        [self.n * self.k * i64::from(self.ab.bits()) / 8, atoms * super::scales::ATOM_BYTES as i64]
+    }
+}

@@ -26,6 +26,7 @@ pub mod scales;
 pub mod slots;
 #[cfg(test)]
 pub mod testing;
+pub mod weights;
 
 pub use facts::{Formula, GemmPort, GroupedGemmFacts, GroupedGemmPorts, Weights};
 

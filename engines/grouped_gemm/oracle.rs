@@ -2,7 +2,7 @@
 //!
 //! Nothing here is shared with the engines' tiles, epilogue or quantiser; only the tables of the formats and the index of a scale are.
 
-use super::groups::groups;
+use super::groups::listed_groups;
 use super::scales::ScaleMatrix;
 use super::{Formula, GemmPort, GroupedGemmFacts, Weights};
 use crate::codec::{e2m1, e4m3, e5m2, e8m0};
@@ -60,19 +60,36 @@ pub fn element(dtype: DType, bytes: &[u8], i: usize) -> f64 {
 /// Evaluates the node on the inputs as they are stored.
 ///
 /// # Errors
-/// [`HostError`] for operands that are missing and for offsets outside a pool.
+/// [`HostError`] for operands that are missing.
 pub fn evaluate(f: &GroupedGemmFacts, inputs: &Inputs<'_>) -> Result<Oracle, HostError> {
     let p = &f.ports;
     let ends = bytes(inputs, &p.padded_offsets, "padded_offsets")?;
     let ends: Vec<i32> =
         ends.chunks_exact(4).take(f.experts as usize).map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect();
-    let (groups, status) = groups(&ends, f.m);
     let (a, sfa) = (bytes(inputs, &p.a, "A")?, bytes(inputs, &p.sfa, "SFA")?);
     let (b, sfb) = (bytes(inputs, &p.b, "B")?, bytes(inputs, &p.sfb, "SFB")?);
     let (c, alpha, prob) = (bytes(inputs, &p.c, "C")?, bytes(inputs, &p.alpha, "alpha")?, bytes(inputs, &p.prob, "prob")?);
     let norm = if p.norm_const.is_some() { float(bytes(inputs, &p.norm_const, "norm_const")?, 0) } else { 1.0 };
     let (m, n, k, vec) = (f.m as usize, f.n as usize, f.k as usize, f.sf_vec as usize);
     let (at_a, at_b) = (ScaleMatrix::of(m, k, vec), ScaleMatrix::of(n, k, vec));
+    // Offsets of an expert in elements of B and in bytes of its scales, where they may be used.
+    let lists = match f.weights {
+        Weights::Dense => None,
+        Weights::Pool | Weights::Addresses => {
+            Some([bytes(inputs, &p.b_ptrs, "B_ptrs")?, bytes(inputs, &p.sfb_ptrs, "SFB_ptrs")?])
+        }
+    };
+    let place = |expert: usize| -> Option<(usize, usize)> {
+        let Some(lists) = lists else { return Some((expert * n * k, expert * at_b.bytes())) };
+        let entry = |list: &[u8]| {
+            let at = i64::from_ne_bytes(list.get(expert * 8..expert * 8 + 8)?.try_into().ok()?);
+            usize::try_from(at).ok().filter(|at| at % 16 == 0)
+        };
+        let (at, sf) = (entry(lists[0])?, entry(lists[1])?);
+        let fits = at.checked_add(n * k * f.ab.bits() as usize / 8)? <= b.len() && sf.checked_add(at_b.bytes())? <= sfb.len();
+        fits.then_some((at * (8 / f.ab.bits() as usize), sf))
+    };
+    let (groups, status) = listed_groups(&ends, f.m, |e| place(e).is_some());
     let mut out = Oracle {
         d: vec![0.0; m * n],
         d_srelu: vec![0.0; m * n],
@@ -85,24 +102,9 @@ pub fn evaluate(f: &GroupedGemmFacts, inputs: &Inputs<'_>) -> Result<Oracle, Hos
         groups,
     };
     for (expert, rows) in out.groups.clone().into_iter().enumerate().filter(|(_, r)| !r.is_empty()) {
-        // Offsets in elements of B and in bytes of its scales.
-        let (from_b, from_sf) = match f.weights {
-            Weights::Dense => (expert * n * k, expert * at_b.bytes()),
-            Weights::Pool | Weights::Addresses => {
-                let per_byte = (8 / f.ab.bits()) as usize;
-                let offset = |port, what: &str| {
-                    let list = bytes(inputs, port, what)?;
-                    let entry: Option<[u8; 8]> = list.get(expert * 8..expert * 8 + 8).and_then(|e| e.try_into().ok());
-                    let at = entry.and_then(|e| usize::try_from(i64::from_ne_bytes(e)).ok());
-                    at.ok_or_else(|| fault(what, format!("no usable offset of expert {expert}"), "an offset into the pool"))
-                };
-                (offset(&p.b_ptrs, "B_ptrs")? * per_byte, offset(&p.sfb_ptrs, "SFB_ptrs")?)
-            }
+        let Some((from_b, from_sf)) = place(expert) else {
+            return Err(fault("B", format!("{} bytes", b.len()), "the weights of every expert"));
         };
-        let fits = (from_b + n * k) * f.ab.bits() as usize <= b.len() * 8 && from_sf + at_b.bytes() <= sfb.len();
-        if !fits {
-            return Err(fault("B_ptrs", format!("an offset of expert {expert} past the pool"), "weights inside the pool"));
-        }
         let mut weights = vec![0.0f64; n * k];
         weights.par_chunks_mut(k).enumerate().for_each(|(col, out)| {
             for (i, w) in out.iter_mut().enumerate() {

@@ -6,8 +6,6 @@ pub mod rows;
 mod sm90;
 
 #[cfg(test)]
-mod sm90_tests;
-#[cfg(test)]
 mod tests;
 
 use crate::caps::Candidate;

@@ -312,11 +312,17 @@ fn faulty_ends_are_reported_and_nothing_of_theirs_is_written() {
 #[test]
 fn offsets_outside_the_pool_are_refused() {
     let case = Case { weights: Weights::Pool, ends: vec![256, 512], ..Case::default() };
-    for (uid, value) in [(6, i64::MAX), (6, -1), (7, 1 << 40), (6, 160 * 96 + 1)] {
+    for (uid, value) in [(6, i64::MAX), (6, -1), (7, 1 << 40), (6, 160 * 96 + 16), (6, 8)] {
         let mut inputs = case.inputs(13);
         inputs.get_mut(&uid).expect("offsets")[..8].copy_from_slice(&value.to_ne_bytes());
         let error = case.run(&inputs).expect_err("outside");
         assert!(error.given.contains("expert 0"), "{error}");
+        assert_eq!(error.tensor, if uid == 6 { "B_ptrs" } else { "SFB_ptrs" });
+        // With a word to write to it is no error: the expert and those after it have no rows.
+        let case = Case { status: true, ..case.clone() };
+        let results = case.run(&inputs).expect("a run");
+        assert_eq!(results[&30], (Status::WEIGHTS | 1).to_ne_bytes());
+        check(&case, &inputs, &results);
     }
     // The offset of an expert without rows is never used.
     let case = Case { ends: vec![0, 512], ..case };

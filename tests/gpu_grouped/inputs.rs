@@ -2,6 +2,7 @@
 
 use crate::cases::{Case, Data};
 use frostgraph::engines::codec::{e4m3, e5m2};
+use frostgraph::engines::grouped_gemm::Weights;
 use frostgraph::engines::{DType, Uid};
 use half::{bf16, f16};
 use std::collections::BTreeMap;
@@ -104,7 +105,43 @@ fn payload(case: &Case, slices: usize, rows: usize, r: &mut Random, zero: &dyn F
     out
 }
 
-/// Inputs by uid.
+/// Non-finite codes of the payload's type, scattered over one row and one column: NaN, and for E5M2 both infinities.
+fn spoil(case: &Case, a: &mut [u8], b: &mut [u8]) {
+    let codes: &[u8] = if case.ab == DType::F8E5M2 { &[0x7c, 0xfc, 0x7e] } else { &[0x7f, 0xff] };
+    let (k, last) = (case.k as usize, case.last_expert());
+    for (i, &code) in codes.iter().enumerate() {
+        a[(17 + i) * k + 5 * i + 3] = code;
+        b[(last * case.n as usize + 3 + i) * k + 7 * i + 1] = code;
+    }
+}
+
+/// Experts of N by K become K by N.
+fn transpose(case: &Case, b: &[u8]) -> Vec<u8> {
+    let (n, k) = (case.n as usize, case.k as usize);
+    b.chunks_exact(n * k).flat_map(|e| (0..n * k).map(move |i| e[i % n * k + i / n])).collect()
+}
+
+/// One expert after the other, backwards, with gaps: the pool and the offset of each expert.
+fn pool(case: &Case, dense: &[u8], which: usize) -> (Vec<u8>, Vec<i64>) {
+    let (size, experts) = (case.expert_bytes()[which] as usize, case.ends.len());
+    let step = size + Case::GAP as usize;
+    // What nothing may look at: NaN of every type.
+    let mut out = vec![0xff; step * experts];
+    let offset = |e: usize| (experts - 1 - e) * step;
+    for (e, bytes) in dense.chunks_exact(size).enumerate() {
+        out[offset(e)..offset(e) + size].copy_from_slice(bytes);
+    }
+    let mut list: Vec<i64> = (0..experts).map(|e| offset(e) as i64).collect();
+    let last = case.last_expert();
+    match case.data {
+        Data::BadEntry if which == 0 => list[last] = out.len() as i64 - size as i64 + 16,
+        Data::MisalignedEntry if which == 1 => list[last] += 8,
+        _ => {}
+    }
+    (out, list)
+}
+
+/// Inputs by uid. Weights behind lists are a pool with byte offsets here, also where the device will be given addresses.
 pub fn inputs(case: &Case, seed: u64) -> BTreeMap<Uid, Vec<u8>> {
     let r = &mut Random(seed);
     let (m, n, l) = (case.m as usize, case.n as usize, case.ends.len());
@@ -112,15 +149,38 @@ pub fn inputs(case: &Case, seed: u64) -> BTreeMap<Uid, Vec<u8>> {
     let zero = move |slice: usize, row: usize, block: usize| {
         case.data == Data::ZeroBlocks && Random(salt ^ ((slice * 7919 + row) * 1013 + block) as u64).below(10) == 0
     };
-    let nan = (case.data == Data::NanScales).then_some(());
+    let nan = case.data == Data::NanScales;
     let floats = |list: Vec<f32>| list.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>();
     let mut out = BTreeMap::new();
-    out.insert(1, payload(case, 1, m, r, &zero));
-    out.insert(2, payload(case, l, n, r, &zero));
-    out.insert(3, (0..m * n).flat_map(|_| encode(case.c, r.normal())).collect());
+    let (mut a, mut b) = (payload(case, 1, m, r, &zero), payload(case, l, n, r, &zero));
+    if case.data == Data::NonFinitePayload {
+        spoil(case, &mut a, &mut b);
+    }
+    let mut c: Vec<u8> = (0..m * n).flat_map(|_| encode(case.c, r.normal())).collect();
+    if case.data == Data::NonFiniteC {
+        let width = encode(case.c, 0.0).len();
+        for (row, x) in [(7, f32::INFINITY), (9, f32::NEG_INFINITY), (40, f32::NAN)] {
+            let values = c[row * n * width..(row + 1) * n * width].chunks_exact_mut(width);
+            values.step_by(3).for_each(|v| v.copy_from_slice(&encode(case.c, x)));
+        }
+    }
     // A row and a column of the last expert with rows.
-    out.insert(4, scales(case, 1, m, r, &zero, nan.map(|()| [0, 37, 1])));
-    out.insert(5, scales(case, l, n, r, &zero, nan.map(|()| [l - 1, 70, 0])));
+    let sfa = scales(case, 1, m, r, &zero, nan.then_some([0, 37, 1]));
+    let sfb = scales(case, l, n, r, &zero, nan.then_some([case.last_expert(), 70 % n, 0]));
+    let b = if case.b_n_major { transpose(case, &b) } else { b };
+    if case.weights == Weights::Dense {
+        out.insert(2, b);
+        out.insert(5, sfb);
+    } else {
+        for (which, dense) in [b, sfb].into_iter().enumerate() {
+            let (bytes, list) = pool(case, &dense, which);
+            out.insert([2, 5][which], bytes);
+            out.insert([6, 7][which], list.iter().flat_map(|x| x.to_ne_bytes()).collect());
+        }
+    }
+    out.insert(1, a);
+    out.insert(3, c);
+    out.insert(4, sfa);
     out.insert(8, case.ends.iter().flat_map(|e| e.to_ne_bytes()).collect());
     let alpha = |e: usize, x: f32| if case.data == Data::NegativeAlpha && e % 2 == 1 { -x } else { x };
     out.insert(9, floats((0..l).map(|e| alpha(e, 1.0 + 0.5 * r.unit())).collect()));

@@ -19,10 +19,11 @@ mod evidence;
 mod inputs;
 mod judge;
 mod run;
+mod want;
 mod work;
 
 use cases::Case;
-use frostgraph::engines::{row_by_name, Facts, Knobs, LaunchPlan, Target};
+use frostgraph::engines::{row_by_name, Caps, Facts, Knobs, LaunchPlan, Target};
 use frostgraph::runtime::{compile_bundle, Bundle, CudaDevice};
 use frostgraph::{Error, ErrorCode, Result};
 use work::{Tally, Verdict};
@@ -44,6 +45,37 @@ pub fn lower(case: &Case, target: &Target) -> Result<(Facts, LaunchPlan)> {
     Ok((facts, plan))
 }
 
+/// Rule S6: whatever the row claims, some case of the list asks for. Input kinds, types of C and D, features.
+fn claims_have_cases(list: &[(String, Case)]) -> Result<()> {
+    let row = row_by_name(ENGINE).ok_or_else(|| Error::new(ErrorCode::UnknownEngine, ENGINE, "a row of MANIFEST"))?;
+    let Caps::GroupedGemm(caps) = &row.caps else {
+        return Err(Error::new(ErrorCode::CheckFailed, ENGINE, "a row of the grouped product"));
+    };
+    let facts: Vec<_> = list.iter().map(|(_, c)| c.facts()).collect();
+    let mut bare: Vec<String> = Vec::new();
+    let mut need = |what: String, has: bool| {
+        if !has {
+            bare.push(what);
+        }
+    };
+    for feature in caps.features.iter() {
+        need(feature.to_string(), facts.iter().any(|f| f.features.has(feature)));
+    }
+    for &(ab, sf, vec) in caps.inputs {
+        need(format!("{ab} {sf}/{vec}"), facts.iter().any(|f| (f.ab, f.sf, f.sf_vec) == (ab, sf, vec)));
+    }
+    for &c in caps.c {
+        need(format!("C {c}"), facts.iter().any(|f| f.c == c));
+    }
+    for &d in caps.d {
+        need(format!("D {d}"), facts.iter().any(|f| f.d == d));
+    }
+    if bare.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorCode::CheckFailed, format!("no case for {}", bare.join(", ")), "a case for all that the row claims (S6)"))
+}
+
 fn option<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
     args.iter().position(|a| a == name).and_then(|i| args.get(i + 1)).map(String::as_str)
 }
@@ -54,14 +86,16 @@ fn work(args: &[String]) -> Result<bool> {
     let hopper = Target::describe(90).ok_or_else(|| Error::new(ErrorCode::CheckFailed, "90", "a described device"))?;
     let seed = option(args, "--seed").and_then(|s| s.parse().ok()).unwrap_or(20_900);
     if verb == "list" {
-        list.iter().enumerate().for_each(|(i, c)| println!("{i} {c}"));
+        list.iter().enumerate().for_each(|(i, (name, c))| println!("{i} {name}{}{c}", if name.is_empty() { "" } else { ": " }));
         return Ok(true);
     }
-    for case in &list {
-        lower(case, &hopper)?;
+    claims_have_cases(&list)?;
+    for (name, case) in &list {
+        lower(case, &hopper).map_err(|e| e.at(name.clone()))?;
     }
     if verb == "compile" {
-        let plans: Vec<LaunchPlan> = list.iter().map(|c| lower(c, &hopper).map(|p| p.1)).collect::<Result<_>>()?;
+        let plans: Vec<LaunchPlan> =
+            list.iter().map(|c| &c.1).chain(&run::samples()).map(|c| lower(c, &hopper).map(|p| p.1)).collect::<Result<_>>()?;
         let bundle = compile_bundle(&["sm_90a"], &plans.iter().collect::<Vec<_>>())?;
         let file = args.get(1).map_or("grouped.bundle", String::as_str);
         bundle.save(file.as_ref())?;
@@ -85,6 +119,7 @@ fn work(args: &[String]) -> Result<bool> {
     let number = |i: usize| args.get(i).and_then(|s| s.parse().ok());
     let chosen: Vec<usize> = match verb {
         "all" => (0..list.len()).collect(),
+        "one" => (1..args.len()).filter_map(number).filter(|&i| i < list.len()).collect(),
         "cases" => (number(1).unwrap_or(0)..number(2).unwrap_or(list.len()).min(list.len())).collect(),
         _ => (0..list.len()).step_by(10).collect(),
     };
@@ -92,11 +127,11 @@ fn work(args: &[String]) -> Result<bool> {
     let mut results = Vec::new();
     let mut tally = Tally::default();
     for i in chosen {
-        let case = &list[i];
+        let (name, case) = &list[i];
         let verdict = match run::case(&gpu, case, seed ^ (i as u64) << 20) {
             Ok(error) => Verdict::Passed(error),
             Err(e) => {
-                println!("FAILED case {i} ({case}), seed {seed}: {e}");
+                println!("FAILED case {i} {name} ({case}), seed {seed}: {e}");
                 Verdict::Failed(e.to_string())
             }
         };

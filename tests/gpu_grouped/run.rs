@@ -2,9 +2,11 @@
 
 use crate::cases::{Case, Data};
 use crate::inputs::inputs;
-use crate::judge::{judge, owned, Want};
+use crate::judge::{judge, owned};
 use crate::lower;
+use crate::want::Want;
 use frostgraph::engines::grouped_gemm::oracle::evaluate;
+use frostgraph::engines::grouped_gemm::{GroupedGemmFacts, Weights};
 use frostgraph::engines::{Facts, Uid};
 use frostgraph::runtime::{CudaDevice, CudaStream, DeviceBuffer, DeviceRange, Program};
 use frostgraph::{DType, Error, ErrorCode, Result};
@@ -36,6 +38,8 @@ struct Ready<'a> {
     program: Program,
     inputs: BTreeMap<Uid, DeviceBuffer>,
     outputs: BTreeMap<Uid, (DeviceBuffer, usize)>,
+    /// Where weights at addresses are.
+    _weights: Vec<DeviceBuffer>,
     workspace: DeviceBuffer,
 }
 
@@ -43,7 +47,8 @@ impl<'a> Ready<'a> {
     fn new(gpu: &'a Gpu, facts: &Facts, program: Program, data: &BTreeMap<Uid, Vec<u8>>) -> Result<Ready<'a>> {
         let f = facts.expect_grouped_gemm();
         let mut inputs = BTreeMap::new();
-        for (&uid, bytes) in data {
+        let (data, weights) = addressed(gpu, f, data)?;
+        for (&uid, bytes) in &data {
             inputs.insert(uid, DeviceBuffer::from_slice(&gpu.device, bytes)?);
         }
         let mut outputs = BTreeMap::new();
@@ -52,7 +57,7 @@ impl<'a> Ready<'a> {
             outputs.insert(port.uid, (DeviceBuffer::new(&gpu.device, (len + 2 * GUARD) as u64)?, len));
         }
         let workspace = DeviceBuffer::new(&gpu.device, program.workspace_bytes() + 256)?;
-        Ok(Ready { gpu, program, inputs, outputs, workspace })
+        Ok(Ready { gpu, program, inputs, outputs, _weights: weights, workspace })
     }
 
     fn queue(&self) -> Result<()> {
@@ -88,6 +93,32 @@ impl<'a> Ready<'a> {
     }
 }
 
+/// Where the node has addresses: two copies of each pool, and lists that lead every second expert to the second copy.
+/// A list entry that leads outside the pool becomes a null address.
+fn addressed(
+    gpu: &Gpu,
+    f: &GroupedGemmFacts,
+    data: &BTreeMap<Uid, Vec<u8>>,
+) -> Result<(BTreeMap<Uid, Vec<u8>>, Vec<DeviceBuffer>)> {
+    let (mut data, mut kept) = (data.clone(), Vec::new());
+    if f.weights != Weights::Addresses {
+        return Ok((data, kept));
+    }
+    for (pool, list, size) in [(2, 6, f.expert_bytes()[0]), (5, 7, f.expert_bytes()[1])] {
+        let bytes = data.remove(&pool).ok_or_else(|| fault("no pool"))?;
+        let copies = [DeviceBuffer::from_slice(&gpu.device, &bytes)?, DeviceBuffer::from_slice(&gpu.device, &bytes)?];
+        let entries = data.get_mut(&list).ok_or_else(|| fault("no list"))?;
+        for (expert, entry) in entries.chunks_exact_mut(8).enumerate() {
+            let offset = entry.iter().rev().fold(0u64, |x, &b| x << 8 | u64::from(b));
+            let inside = offset + size as u64 <= bytes.len() as u64;
+            let address = if inside { copies[expert % 2].range().address + offset } else { 0 };
+            entry.copy_from_slice(&address.to_ne_bytes());
+        }
+        kept.extend(copies);
+    }
+    Ok((data, kept))
+}
+
 /// Outputs whose bits must repeat: all but the sums that a plan without `deterministic` adds up in any order.
 fn repeats(case: &Case, uid: Uid) -> bool {
     uid != 24 || case.deterministic
@@ -99,8 +130,9 @@ pub fn case(gpu: &Gpu, case: &Case, seed: u64) -> Result<f64> {
     let f = facts.expect_grouped_gemm();
     let data = inputs(case, seed);
     let views = data.iter().map(|(u, b)| (*u, &b[..])).collect();
-    let oracle = evaluate(f, &views).map_err(|e| fault(e.to_string()))?;
-    let want = Want::new(f, &data, oracle);
+    let pooled = case.oracle_facts();
+    let oracle = evaluate(&pooled, &views).map_err(|e| fault(e.to_string()))?;
+    let want = Want::new(&pooled, &data, oracle);
     let ready = Ready::new(gpu, &facts, Program::compile(&gpu.device, &[&plan])?, &data)?;
     ready.poison(0xff)?;
     ready.queue()?;
@@ -125,8 +157,12 @@ pub fn case(gpu: &Gpu, case: &Case, seed: u64) -> Result<f64> {
 /// A special: its name and its test.
 pub type Special = (&'static str, fn(&Gpu, u64) -> Result<f64>);
 
-pub const SPECIALS: &[Special] =
-    &[("50 deterministic runs beside another stream have equal bits", fifty), ("captured in a graph and replayed", captured)];
+pub const SPECIALS: &[Special] = &[
+    ("50 deterministic runs beside another stream have equal bits", |g, s| fifty(g, &sample(true), s)),
+    ("50 deterministic runs with every feature", |g, s| fifty(g, &rich(), s)),
+    ("captured in a graph and replayed", |g, s| captured(g, &sample(true), s)),
+    ("captured with weights at addresses", |g, s| captured(g, &rich(), s)),
+];
 
 fn sample(deterministic: bool) -> Case {
     Case {
@@ -145,14 +181,26 @@ fn sample(deterministic: bool) -> Case {
         deterministic,
         dbias: true,
         amax: false,
+        d_srelu: false,
+        weights: Weights::Dense,
+        b_n_major: false,
         data: Data::Plain,
     }
 }
 
-fn fifty(gpu: &Gpu, seed: u64) -> Result<f64> {
-    let case = sample(true);
-    let (facts, plan) = lower(&case, gpu.device.target())?;
-    let ready = Ready::new(gpu, &facts, Program::compile(&gpu.device, &[&plan])?, &inputs(&case, seed))?;
+/// Everything that a deterministic call may have: weights at addresses, n-major, D_srelu, columns that end inside a block, amax.
+fn rich() -> Case {
+    Case { n: 1008, compact: true, amax: true, d_srelu: true, weights: Weights::Addresses, b_n_major: true, ..sample(true) }
+}
+
+/// Cases of the specials, for a bundle.
+pub fn samples() -> Vec<Case> {
+    vec![sample(true), rich()]
+}
+
+fn fifty(gpu: &Gpu, case: &Case, seed: u64) -> Result<f64> {
+    let (facts, plan) = lower(case, gpu.device.target())?;
+    let ready = Ready::new(gpu, &facts, Program::compile(&gpu.device, &[&plan])?, &inputs(case, seed))?;
     let noise = CudaStream::new(&gpu.device)?;
     let junk = DeviceBuffer::new(&gpu.device, 64 << 20)?;
     let mut first = None;
@@ -171,10 +219,9 @@ fn fifty(gpu: &Gpu, seed: u64) -> Result<f64> {
     Ok(0.0)
 }
 
-fn captured(gpu: &Gpu, seed: u64) -> Result<f64> {
-    let case = sample(true);
-    let (facts, plan) = lower(&case, gpu.device.target())?;
-    let ready = Ready::new(gpu, &facts, Program::compile(&gpu.device, &[&plan])?, &inputs(&case, seed))?;
+fn captured(gpu: &Gpu, case: &Case, seed: u64) -> Result<f64> {
+    let (facts, plan) = lower(case, gpu.device.target())?;
+    let ready = Ready::new(gpu, &facts, Program::compile(&gpu.device, &[&plan])?, &inputs(case, seed))?;
     ready.poison(1)?;
     ready.queue()?;
     let plain = ready.results()?;

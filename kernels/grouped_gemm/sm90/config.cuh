@@ -1,4 +1,4 @@
-// Defines -> constants of the block-scaled grouped product, the tile table that prep.cu writes and main.cu reads, and the exponent bookkeeping.
+// Defines -> constants of the block-scaled grouped product, and the exponent bookkeeping.
 //
 // Numbers. Element of A: a * 2^(s - 127), s its block's E8M0 byte (B alike). The fast loop multiplies in f16 what it dequantises as a * 2^(s - max - 15 + FIELD_MAX),
 // max = the largest s of that row of A, or of the tile's 128 columns of B. FIELD_MAX is the exponent field of the largest multiplier, chosen so that the largest
@@ -11,6 +11,7 @@
 #include "common/hopper.cuh"
 #include "common/ptx.cuh"
 #include "common/wgmma.cuh"
+#include "grouped_gemm/table.cuh"
 
 #if !defined(FG_IN) || !defined(FG_SF_E4M3) || !defined(FG_SF_VEC)
 #error "grouped_gemm/sm90 needs FG_IN, FG_SF_E4M3, FG_SF_VEC"
@@ -32,16 +33,5 @@ constexpr int WIDE = 48;
 constexpr int SHIFT = FIELD_MAX - 15 + PAYLOAD;  // log2 of what the largest scale's elements are multiplied by
 constexpr int SF_WORDS = SF_VEC == 16 ? 2 : 1;   // words of scales of a row in 128 k: one each atom
 constexpr u32 ONES = 0x01010101u;
-
-// One entry per 256 rows.
-struct alignas(16) Block {
-  i32 expert, first, count, pad;  // expert, its first block, its number of blocks
-};
-// What stands before the entries.
-struct alignas(16) Head {
-  i32 blocks, status, pad0, pad1;
-};
-// Status word: one more than the number of the first expert whose end is faulty, and what is wrong with it.
-constexpr i32 STATUS_DECREASING = 1 << 16, STATUS_UNALIGNED = 1 << 17, STATUS_BEYOND = 1 << 18;
 
 }  // namespace fg

@@ -1,8 +1,11 @@
 // main: D, dprob and scales of every tile. Persistent: one CTA per SM, tiles blockIdx.x, + gridDim.x, ... of the table that prep wrote.
 //
-// grid (SMs), block 512, shared memory fg::SMEM. Parameters: map A (row bytes of k, m), box ROW x 256; map B (row bytes of k, n, experts), box ROW x 128 x 1; both
+// grid (SMs), block 512, shared memory fg::SMEM. Parameters: map A (row bytes of k, m), box ROW x 256; map B (row bytes of k, n, experts), box ROW x 128 x 1, or n-major (n, k, experts), box 128 x 128 x 1; both
 // with ROW bytes of swizzle (128 for fp8, 64 for E2M1); map C (n, m), box 128 bytes x 128, 128-byte swizzle; then fg::Params in order.
 #include "grouped_gemm/sm90/epilogue.cuh"
+#include "grouped_gemm/sm90/expand.cuh"
+#include "grouped_gemm/sm90/expert_map.cuh"
+#include "grouped_gemm/sm90/n_major.cuh"
 
 namespace fg {
 
@@ -14,6 +17,7 @@ FG_DEV void copy_role(const TensorMap* map_a, const TensorMap* map_b, const Tens
   const u32 bar = sm + AT_BAR;
   const i32 atoms = ceil_div(ceil_div(p.k, SF_VEC), 4), steps = ceil_div(p.k, 128), total = blocks * n_tiles;
   u32 stage = 0, parity = 1, it = 0;
+  i32 mapped = -1;  // the expert whose map of B was acquired last
 #pragma unroll 1
   for (i32 tile = blockIdx.x; tile < total; tile += gridDim.x, it++) {
     i32 mb, nb;
@@ -39,14 +43,23 @@ FG_DEV void copy_role(const TensorMap* map_a, const TensorMap* map_b, const Tens
     bulk_load(hdr + HDR_ROW, p.row_exp + (i64)mb * M_TILE, 256, hb);
     bulk_load(hdr + HDR_COL, p.col_exp + col * N_TILE, 128, hb);
     const u8* sfa = (wide || SF_E4M3 ? p.sfa : p.fields) + (i64)mb * 2 * atoms * 512;
-    const u8* sfb = p.sfb + col * atoms * 512;
+    const u8* sfb = WEIGHT_LIST ? p.sfb_at[blk.expert] + (i64)nb * atoms * 512 : p.sfb + col * atoms * 512;
+    if (WEIGHT_LIST) {
+      map_b = p.maps + blk.expert;
+      if (blk.expert != mapped) acquire_map(map_b);
+      mapped = blk.expert;
+    }
+    const i32 slice = WEIGHT_LIST ? 0 : blk.expert;
 #pragma unroll 1
     for (i32 s = 0; s < steps; s++) {
       const u32 at = sm + stage * STAGE, full = bar + FULL + 8 * stage;
       mbar_wait(bar + EMPTY + 8 * stage, parity);
       mbar_expect(full, A_BYTES + B_BYTES + 3 * min2(512u * SF_WORDS, (u32)(atoms - s * SF_WORDS) * 512));
       tma_load_2d(at + STAGE_A, map_a, full, s * (i32)ROW, mb * M_TILE);
-      tma_load_3d(at + STAGE_B, map_b, full, s * (i32)ROW, nb * N_TILE, blk.expert);
+      if (N_MAJOR)
+        tma_load_3d(at + STAGE_B, map_b, full, nb * N_TILE, s * 128, slice);
+      else
+        tma_load_3d(at + STAGE_B, map_b, full, s * (i32)ROW, nb * N_TILE, slice);
       // The last step of 16-wide scales may have one atom only; its readers mask what lies behind.
       const u32 sf = 512 * SF_WORDS, left = (u32)(atoms - s * SF_WORDS) * 512, part = min2(sf, left);
       bulk_load(at + STAGE_SFA, sfa + (i64)s * sf, part, full);
@@ -75,33 +88,6 @@ FG_DEV void copy_role(const TensorMap* map_a, const TensorMap* map_b, const Tens
   }
 }
 
-// One chunk of a row of B (16 bytes: 16 fp8 or 32 E2M1) into its place in the 16-bit row; `at` counts 16-byte units, two for each 16 k.
-template <bool WIDE_LOOP> FG_DEV void expand(const u32 (&v)[4], const u32 (&sf)[SF_WORDS], i32 most, int chunk, u32 to, u32 dst_x, u32 at) {
-  u32 lo[4], hi[4], lo2[4], hi2[4];
-#pragma unroll
-  for (int x = 0; x < 4; x++) {
-    // The block of word x within 128 k.
-    const int block = IN != IN_E2M1 ? chunk / 2 : SF_VEC == 16 ? 2 * chunk + x / 2 : chunk;
-    u32 first = v[x], second = 0;
-    if (IN == IN_E2M1) nibbles(v[x], first, second);
-    if (WIDE_LOOP) {
-      const float m = wide_multiplier(sf[block / 4], block % 4, most);
-      dequant_wide(first, m, lo[x], hi[x]);
-      if (IN == IN_E2M1) dequant_wide(second, m, lo2[x], hi2[x]);
-    } else {
-      const u32 m = multiplier(sf[block / 4], block % 4);
-      dequant(first, m, lo[x], hi[x]);
-      if (IN == IN_E2M1) dequant(second, m, lo2[x], hi2[x]);
-    }
-  }
-  sts_v4(to + ((at ^ dst_x) << 4), lo[0], lo[1], lo[2], lo[3]);
-  sts_v4(to + (((at + 1) ^ dst_x) << 4), hi[0], hi[1], hi[2], hi[3]);
-  if (IN == IN_E2M1) {
-    sts_v4(to + (((at + 2) ^ dst_x) << 4), lo2[0], lo2[1], lo2[2], lo2[3]);
-    sts_v4(to + (((at + 3) ^ dst_x) << 4), hi2[0], hi2[1], hi2[2], hi2[3]);
-  }
-}
-
 FG_DEV void dequant_role(const Params& p, u32 sm, i32 total, u32 thread) {
   constexpr int CHUNKS = ROW / 32;  // 16-byte chunks of a row in 64 k
   const u32 bar = sm + AT_BAR, lane = thread & 31, w = thread >> 5;
@@ -119,7 +105,6 @@ FG_DEV void dequant_role(const Params& p, u32 sm, i32 total, u32 thread) {
     mbar_wait(bar + H_FULL + 8 * (it & 1), (it >> 1) & 1);
     const u32 wide = lds_u32(hdr + HDR_WORDS + 20);
     const i32 most = (i32)(wide ? lds_u8(hdr + HDR_COL + n) : lds_u32(hdr + HDR_WORDS + 28));
-    const u32 bias = (u32)(FIELD_MAX - most) * ONES, zero = (u32)(most - FIELD_MAX) * ONES;
 #pragma unroll 1
     for (i32 s = 0; s < steps; s++) {
       const u32 at = sm + stage * STAGE;
@@ -128,12 +113,7 @@ FG_DEV void dequant_role(const Params& p, u32 sm, i32 total, u32 thread) {
 #pragma unroll
       for (int x = 0; x < SF_WORDS; x++) {
         sf[x] = lds_u32(at + sf_at + 512 * x) & (s + 1 == steps ? tail.word[x] : ~0u);
-        mult[x] = sf[x];
-        if (!SF_E4M3) {
-          // Byte by byte: 4 (s - most + FIELD_MAX), 0 for s = 0. `prep` saw to it that no other byte leaves 1 .. FIELD_MAX.
-          const u32 set = (((sf[x] & 0x7f7f7f7fu) + 0x7f7f7f7fu) | sf[x]) & 0x80808080u, mask = (set >> 7) * 255u;
-          mult[x] = (((sf[x] & mask) | (zero & ~mask)) + bias) * 4u;
-        }
+        mult[x] = SF_E4M3 ? sf[x] : exponent_fields(sf[x], most);
       }
 #pragma unroll
       for (int half = 0; half < 2; half++, bi++) {
@@ -219,11 +199,14 @@ FG_DEV void math_role(const Params& p, u32 sm, i32 total, u32 c, u32 thread) {
     Out o;
     o.t = lane & 3;
     o.g = lane >> 2;
-    o.w = w;
-    o.c = c;
     o.row = (i64)h.mb * M_TILE + c * 128 + w * 32 + o.g;
     o.col = h.nb * N_TILE + 32 * o.t;
-    o.cols = o.col < p.n;
+    o.valid = min2(p.n - o.col, 32);
+    o.nb = h.nb;
+    o.block = h.mb * 8 + c * 4 + w;
+    o.expert = h.expert;
+    o.first = h.first;
+    o.count = h.count;
     wgmma_wait<0>();
     pin(d0);
     pin(d1);
@@ -248,7 +231,7 @@ FG_DEV void math_role(const Params& p, u32 sm, i32 total, u32 c, u32 thread) {
     } else if (lane == 0) {
       mbar_arrive(bar + B_EMPTY + 8 * ((place.b - 1) % B16));
     }
-    epilogue(d0, d1, p, h, o, hdr, most, l, place);
+    epilogue(d0, d1, p.out, h, o, c, w, hdr, most, l, place);
     __syncwarp();
     if (lane == 0) mbar_arrive(bar + H_EMPTY + 8 * (it & 1));
   }
@@ -259,13 +242,15 @@ FG_DEV void math_role(const Params& p, u32 sm, i32 total, u32 c, u32 thread) {
 extern "C" __device__ const int fg_grouped_gemm_main_smem = fg::SMEM;
 
 extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_grouped_gemm_main(
-    const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_c, const u8* sfa, const u8* sfb, const u8* fields, const u8* row_exp, const u8* col_exp,
-    const i32* col_top, const i32* row_flag, const i32* col_flag, const i32* head, const fg::Block* table, const float* alpha, const float* prob, const float* norm_const,
-    u8* d_row, u8* d_col, u8* sfd_row, u8* sfd_col, float* dprob, float* amax, float* dbias, float clamp, i32 n, i32 k, i64 m) {
+    const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_c, const u8* sfa, const u8* sfb, const u8* maps, const u8* const* sfb_at,
+    const u8* fields, const u8* row_exp, const u8* col_exp, const i32* col_top, const i32* row_flag, const i32* col_flag, const i32* head, const fg::Block* table, const float* alpha,
+    const float* prob, const float* norm_const, u8* d_row, u8* d_col, u8* d_srelu, u8* sfd_row, u8* sfd_col, u8* sfd_col_d_srelu, float* dprob, float* amax, float* dbias, float clamp, i32 n, i32 k,
+    i64 m) {
   using namespace fg;
   extern __shared__ u8 raw[];
   const u32 sm = (smem_addr(raw) + 1023) & ~1023u, bar = sm + AT_BAR;
-  const Params p{sfa, sfb, fields, row_exp, col_exp, col_top, row_flag, col_flag, head, table, alpha, prob, norm_const, d_row, d_col, sfd_row, sfd_col, dprob, amax, dbias, clamp, n, k, m};
+  const Outputs out{norm_const, d_row, d_col, sfd_row, sfd_col, d_srelu, sfd_col_d_srelu, dprob, amax, dbias, clamp, n, m};
+  const Params p{sfa, sfb, fields, reinterpret_cast<const TensorMap*>(maps), sfb_at, row_exp, col_exp, col_top, row_flag, col_flag, head, table, alpha, prob, n, k, out};
   if (threadIdx.x == 0) {
     for (u32 s = 0; s < STAGES; s++) {
       mbar_init(bar + FULL + 8 * s, 1);
@@ -294,7 +279,10 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_grouped_gemm_mai
     if (threadIdx.x == 0) copy_role(&map_a, &map_b, &map_c, p, sm, blocks, n_tiles);
   } else if (role == 1) {
     regs_dec<DEQUANT_REGS>();
-    dequant_role(p, sm, total, threadIdx.x & 127);
+    if constexpr (N_MAJOR)
+      dequant_n_major(p, sm, total, threadIdx.x & 127);
+    else
+      dequant_role(p, sm, total, threadIdx.x & 127);
   } else {
     regs_inc<MATH_REGS>();
     math_role(p, sm, total, role - 2, threadIdx.x & 127);

@@ -1,20 +1,20 @@
 // main.cu: roles, shared memory, pipeline.
 #pragma once
+#include "grouped_gemm/epilogue/config.cuh"
 #include "grouped_gemm/sm90/dequant.cuh"
 
-#if !defined(FG_C) || !defined(FG_D) || !defined(FG_READING) || !defined(FG_CLAMP) || !defined(FG_DET) || !defined(FG_AMAX) || !defined(FG_DBIAS) || !defined(FG_COMPACT)
-#error "main.cu needs FG_C, FG_D, FG_READING, FG_CLAMP, FG_DET, FG_AMAX, FG_DBIAS, FG_COMPACT"
+#if !defined(FG_N_MAJOR)
+#error "main.cu needs FG_N_MAJOR"
 #endif
 
 namespace fg {
 
-constexpr int T_F32 = 0, T_BF16 = 1, T_F16 = 2, T_E4M3 = 3, T_E5M2 = 4;
-FG_DEV constexpr int width(int type) { return type == T_F32 ? 4 : type <= T_F16 ? 2 : 1; }
-constexpr int C_TYPE = FG_C, D_TYPE = FG_D;
-constexpr bool D_FP8 = D_TYPE >= T_E4M3;
+// B lies with n contiguous.
+constexpr bool N_MAJOR = FG_N_MAJOR;
+static_assert(!N_MAJOR || IN != IN_E2M1, "FP4 is k-major");
 
 // Warpgroups: 0 copies (one thread), 1 dequantises B, 2 and 3 multiply 128 rows each.
-constexpr int THREADS = 512, COPY_REGS = 40, DEQUANT_REGS = 56, MATH_REGS = 208;
+constexpr int THREADS = 512, COPY_REGS = N_MAJOR ? 32 : 40, DEQUANT_REGS = N_MAJOR ? 64 : 56, MATH_REGS = 208;
 static_assert(COPY_REGS + DEQUANT_REGS + 2 * MATH_REGS <= 512, "the pool is what launch_bounds grants");
 constexpr int MATH_WARPS = 8, DEQUANT_WARPS = 4;
 
@@ -42,16 +42,15 @@ static_assert(H_EMPTY + 16 <= 256, "barrier space");
 
 struct Params {
   const u8 *sfa, *sfb, *fields;           // scales as given; A's normalised multipliers
+  const TensorMap* maps;                  // FG_LIST: a map of B for each expert,
+  const u8* const* sfb_at;                // and where its scales are
   const u8 *row_exp, *col_exp;            // largest scale of each row, column
   const i32 *col_top;                     // largest scale of 128 columns
   const i32 *row_flag, *col_flag, *head;  // wide-loop flags per 128 rows / columns
   const Block* table;
-  const float *alpha, *prob, *norm_const;
-  u8 *d_row, *d_col, *sfd_row, *sfd_col;
-  float *dprob, *amax, *dbias;
-  float clamp;
+  const float *alpha, *prob;
   i32 n, k;
-  i64 m;
+  Outputs out;
 };
 
 // Which bytes of a row's scale words are scales in the last step of k.

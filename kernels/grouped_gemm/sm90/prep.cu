@@ -7,6 +7,7 @@
 // writes fully: fields [row_blocks][k_atoms][512], row_exp [128 row_blocks], row_flag, col_exp [128 col_blocks], col_top, col_flag, head, table [head.blocks],
 // dprob [m] (unless null), amax [experts] (unless null).
 #include "grouped_gemm/sm90/config.cuh"
+#include "grouped_gemm/sm90/expert_map.cuh"
 
 namespace fg {
 
@@ -19,65 +20,45 @@ FG_DEV void span(u32 w, u32& most, u32& least) {
     least = min2(least, (b - 1u) & 255u);
   }
 }
-// What is wrong with the end of expert e.
-FG_DEV i32 fault(const i32* offsets, i32 e, i64 m) {
-  const i32 end = offsets[e], begin = e ? offsets[e - 1] : 0;
-  return (end < begin ? STATUS_DECREASING : 0) | (end % M_TILE ? STATUS_UNALIGNED : 0) | (end > m ? STATUS_BEYOND : 0);
-}
 
 }  // namespace fg
 
 extern "C" __global__ void __launch_bounds__(512)
-    fg_grouped_gemm_prep(const u8* sfa, const u8* sfb, const i32* offsets, u8* fields, u8* row_exp, i32* row_flag, u8* col_exp, i32* col_top, i32* col_flag,
-                         i32* head, fg::Block* table, float* dprob, float* amax, i32* status, i64 m, i32 n, i32 k, i32 experts, i32 row_blocks, i32 col_blocks) {
+    fg_grouped_gemm_prep(const __grid_constant__ TensorMap map_b, const u8* sfa, const u8* b, const u8* sfb, const i64* b_ptrs, const i64* sfb_ptrs, const i32* offsets, u8* fields, u8* row_exp,
+                         i32* row_flag, u8* col_exp, i32* col_top, i32* col_flag, i32* head, fg::Block* table, u8* maps, const u8** sfb_at, float* dprob, float* amax, i32* status,
+                         i64 b_pool, i64 sfb_pool, i64 b_bytes, i64 sfb_bytes, i64 m, i32 n, i32 k, i32 experts, i32 row_blocks, i32 col_blocks) {
   using namespace fg;
-  __shared__ u32 s_most[4][128], s_least[4][128], s_bad[1], s_top[2], s_off[1024];
+  __shared__ u32 s_most[4][128], s_least[4][128], s_top[2];
   const i32 tid = threadIdx.x, threads = blockDim.x, kg = tid >> 7, parts = threads >> 7, r = tid & 127;
+  const WeightList list{b, sfb, b_ptrs, sfb_ptrs, b_pool, sfb_pool, b_bytes, sfb_bytes};
   pdl_wait();
   pdl_launch();
   if ((i32)blockIdx.x == row_blocks + col_blocks) {
-    // The first faulty end takes that expert and all after it out: nothing of theirs is computed.
-    if (tid == 0) s_bad[0] = ~0u;
-    __syncthreads();
-    for (i32 e = tid; e < experts; e += threads)
-      if (fault(offsets, e, m)) atomicMin(&s_bad[0], (u32)e);
-    __syncthreads();
-    const i32 good = (i32)min2(s_bad[0], (u32)experts);
-    for (i32 e = tid; e < experts; e += threads) s_off[e] = e < good ? (u32)offsets[e] / M_TILE : good ? (u32)offsets[good - 1] / M_TILE : 0;
-    __syncthreads();
-    const i32 blocks = (i32)s_off[experts - 1];
-    if (tid == 0) {
-      head[0] = blocks;
-      const i32 word = good == experts ? 0 : fault(offsets, good, m) | (good + 1);
-      head[1] = word;
-      head[2] = head[3] = 0;
-      if (status) *status = word;
-    }
-    for (i32 b = tid; b < blocks; b += threads) {
-      i32 lo = 0, hi = experts - 1;  // the first expert that ends behind block b
-      while (lo < hi) {
-        const i32 mid = (lo + hi) >> 1;
-        if ((i32)s_off[mid] > b) hi = mid;
-        else lo = mid + 1;
-      }
-      const i32 first = lo ? (i32)s_off[lo - 1] : 0;
-      table[b] = Block{lo, first, (i32)s_off[lo] - first, 0};
-    }
-    if (amax)
-      for (i32 e = tid; e < experts; e += threads) amax[e] = f32_bits(0xff800000u);
+    write_table(offsets, experts, m, list, head, table, amax, status);
     return;
   }
   if (dprob && (i32)blockIdx.x < row_blocks && kg == 0 && (i64)blockIdx.x * 128 + r < m) dprob[(i64)blockIdx.x * 128 + r] = 0.f;
-  if (SF_E4M3) return;  // such scales are used as they are given
   const bool is_row = (i32)blockIdx.x < row_blocks;
-  const i32 blk = is_row ? blockIdx.x : blockIdx.x - row_blocks;
+  const i32 blk = is_row ? blockIdx.x : blockIdx.x - row_blocks, col_tiles = col_blocks / experts;
+  const u8* scales = (is_row ? sfa : sfb);
+  i64 slice = blk;
+  if (!is_row) {  // no rows, no tiles: the weights of an empty expert are not looked at
+    const i32 e = blk / col_tiles;
+    if (!has_rows(offsets, e)) return;
+    if (WEIGHT_LIST) {
+      if (!list.usable(e)) return;
+      scales = list.sfb_of(e);
+      slice = blk % col_tiles;
+      if (slice == 0 && tid == 0) {
+        write_map(reinterpret_cast<TensorMap*>(maps) + e, map_b, list.b_of(e));
+        sfb_at[e] = scales;
+      }
+    }
+  }
+  if (SF_E4M3) return;  // such scales are used as they are given
   const i32 kb = ceil_div(k, SF_VEC), atoms = ceil_div(kb, 4);
   const u32 tail = kb % 4 ? (1u << (8 * (kb % 4))) - 1u : ~0u;
-  if (!is_row) {  // no rows, no tiles: the weights of an empty expert are not looked at
-    const i32 e = blk / (col_blocks / experts);
-    if (offsets[e] <= (e ? offsets[e - 1] : 0)) return;
-  }
-  const u32* src = reinterpret_cast<const u32*>(is_row ? sfa : sfb) + (i64)blk * atoms * 128 + r;
+  const u32* src = reinterpret_cast<const u32*>(scales) + slice * atoms * 128 + r;
   u32 most = 0, least = 255;
 #pragma unroll 8
   for (i32 a = kg; a < atoms; a += parts) span(src[(i64)a * 128] & (a == atoms - 1 ? tail : ~0u), most, least);
@@ -89,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(512)
     least = min2(least, s_least[i][r]);
   }
   const i32 line = (r >> 2) + 32 * (r & 3);  // the row or column whose scales word r of an atom holds
-  const bool absent = is_row ? (i64)blk * 128 + line >= m : (blk % (col_blocks / experts)) * 128 + line >= n;
+  const bool absent = is_row ? (i64)blk * 128 + line >= m : blk % col_tiles * 128 + line >= n;
   if (absent) {
     most = 0;
     least = 255;

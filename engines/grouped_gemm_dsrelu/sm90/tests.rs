@@ -1,9 +1,8 @@
 //! The Hopper lowering: against its kernels' text, as golden plans, and what it refuses.
 
-use super::rows::ROWS;
-use super::FAMILY;
 use crate::grouped_gemm::testing::Case;
 use crate::grouped_gemm::{Formula, Weights};
+use crate::grouped_gemm_dsrelu::{rows::ROWS, FAMILY};
 use crate::sdpa::abi;
 use crate::{Arg, DType, DeclineCode, Knobs, Launch, Row, Step, Target};
 use std::path::PathBuf;
@@ -53,6 +52,11 @@ fn cases() -> Vec<(&'static str, Case)> {
                 ..Case::nvfp4()
             },
         ),
+        (
+            "mxfp8_pool_n_major_srelu",
+            Case { n: 176, weights: Weights::Pool, b_n_major: true, d_srelu: true, amax: true, status: true, ..plain.clone() },
+        ),
+        ("nvfp4_addresses_srelu", Case { n: 136, weights: Weights::Addresses, d_srelu: true, dbias: false, ..Case::nvfp4() }),
     ]
 }
 
@@ -70,7 +74,7 @@ fn launches(case: &Case) -> Vec<Launch> {
 #[test]
 fn parameters_and_switches_are_those_of_the_kernels() {
     let all: Vec<Launch> = cases().iter().flat_map(|(_, c)| launches(c)).collect();
-    abi::check_parameters(&all, super::sm90::SOURCES);
+    abi::check_parameters(&all, super::SOURCES);
     abi::check_switches(&all);
 }
 
@@ -80,13 +84,27 @@ fn what_every_configuration_uses_is_never_null() {
     for (name, case) in cases() {
         for l in launches(&case) {
             for (arg_name, arg) in l.names.iter().zip(&l.args) {
+                let (listed, pool) = (case.weights != Weights::Dense, case.weights == Weights::Pool);
                 let optional = match *arg_name {
                     "norm_const" | "sfd_row" | "sfd_col" => !case.quantised(),
                     "amax" => !case.amax,
                     "status" => !case.status,
+                    "d_srelu" => !case.d_srelu,
+                    "sfd_col_d_srelu" => !case.d_srelu || !case.quantised(),
                     "dbias" | "partial" => !case.dbias,
                     "slots" => !case.deterministic,
                     "dprob" => (l.name == "prep" && case.deterministic) || (l.name == "finish" && !case.deterministic),
+                    "b" => !pool,
+                    "b_ptrs" | "sfb_ptrs" | "maps" | "sfb_at" => !listed,
+                    // prep copies a map where there are lists and reads the scales of either kind; main has lists or tensors.
+                    "map_b" => listed != (l.name == "prep"),
+                    "sfb" => {
+                        if l.name == "prep" {
+                            listed && !pool
+                        } else {
+                            listed
+                        }
+                    }
                     _ => false,
                 };
                 assert_eq!(matches!(arg, Arg::Null | Arg::NoMap), optional, "{name} {}: {arg_name}", l.name);
@@ -122,13 +140,10 @@ fn goldens() {
 fn refusals_by_fact() {
     let plain = Case { dbias: false, ..Case::default() };
     let refused = [
-        (Case { n: 176, ..plain.clone() }, DeclineCode::Geometry, "N=176"),
+        (Case { n: 168, ..plain.clone() }, DeclineCode::Geometry, "N=168"),
+        (Case { n: 40, c: DType::F8E4M3, ..Case::nvfp4() }, DeclineCode::Geometry, "N=40"),
         (Case { k: 80, ..Case { dbias: false, ..Case::nvfp4() } }, DeclineCode::Geometry, "K=80"),
-        (Case { d_srelu: true, ..plain.clone() }, DeclineCode::Feature, "feature=D_srelu"),
-        (Case { weights: Weights::Pool, ..plain.clone() }, DeclineCode::Feature, "feature=pooled weights"),
-        (Case { b_n_major: true, ..plain.clone() }, DeclineCode::Feature, "feature=n-major B"),
         (Case { double: true, ..plain.clone() }, DeclineCode::Feature, "feature=f64 accumulation"),
-        (Case { amax: true, ..plain.clone() }, DeclineCode::Feature, "feature=amax with scales"),
     ];
     for (case, code, fact) in refused {
         let decline = (FAMILY.mismatch)(row(), &case.facts(), &Knobs::NONE, &hopper()).expect("a decline");

@@ -1,0 +1,173 @@
+//! Lowers `grouped_gemm_dsrelu_sm90`: prep, main, and finish where sums were left in slots.
+
+mod args;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use crate::grouped_gemm::{GroupedGemmFacts, Weights};
+use crate::sdpa::arith::{ceil_div, product};
+use crate::sdpa::params::Params;
+use crate::{DType, Decline, DeclineCode as Code, Facts, KernelSpec, Knobs, Launch, LaunchPlan, Row, Step, Target};
+use args::{finish, inputs, main, outputs, prep, prep_threads};
+use rules::rules;
+
+const PREP: [&str; 3] = ["prep", "grouped_gemm/sm90/prep.cu", "fg_grouped_gemm_prep"];
+const MAIN: [&str; 3] = ["main", "grouped_gemm/sm90/main.cu", "fg_grouped_gemm_main"];
+const FINISH: [&str; 3] = ["finish", "grouped_gemm/sm90/finish.cu", "fg_grouped_gemm_finish"];
+
+/// Kernel sources of the row.
+pub const SOURCES: &[&str] = &[FINISH[1], MAIN[1], PREP[1]];
+
+/// Rows and columns of a tile of D, and k of a pipeline stage.
+const TILE: [i64; 3] = [256, 128, 128];
+/// Rows of D that a column scale and a partial sum of dbias cover.
+const BLOCK: i64 = 32;
+/// Threads of every kernel, but for prep where lines of scales are short.
+const THREADS: u32 = 512;
+/// Atoms of a line up to which prep gives it one thread: its many blocks then cost less than a long line in few threads would.
+const SHORT_LINE: i64 = 24;
+/// Rows of dprob that one block of `finish` sums.
+const FINISH_ROWS: i64 = 256;
+
+/// What the launches are made of.
+struct Plan<'a> {
+    f: &'a GroupedGemmFacts,
+    /// Blocks of 128 rows of A, and of 128 columns of all experts.
+    blocks: [i64; 2],
+    /// Column tiles of D.
+    tiles: i64,
+    sm_count: u32,
+    smem: u32,
+}
+
+/// Indices of the workspace regions.
+struct Regions {
+    fields: usize,
+    row_exp: usize,
+    row_flag: usize,
+    col_exp: usize,
+    col_top: usize,
+    col_flag: usize,
+    head: usize,
+    table: usize,
+    /// Tensor maps of the experts' weights and addresses of their scales, where those are found through lists.
+    maps: Option<usize>,
+    sfb_at: Option<usize>,
+    slots: Option<usize>,
+    partial: Option<usize>,
+}
+
+impl Plan<'_> {
+    fn fp4(&self) -> bool {
+        self.f.ab == DType::F4E2M1
+    }
+
+    /// Weights are found through lists.
+    fn listed(&self) -> bool {
+        self.f.weights != Weights::Dense
+    }
+
+    /// Bytes of `k` values.
+    fn k_bytes(&self, k: i64) -> i64 {
+        if self.fp4() {
+            k / 2
+        } else {
+            k
+        }
+    }
+
+    /// Shared memory of main, as `main_config.cuh` lays it out: raw stages, the ring of 16-bit B, two headers, barriers, alignment.
+    fn smem(f: &GroupedGemmFacts) -> u32 {
+        let fp4 = f.ab == DType::F4E2M1;
+        let (row, stages) = if fp4 { (64, 5) } else { (128, 3) };
+        let scales = 3 * 512 * if f.sf_vec == 16 { 2 } else { 1 };
+        let stage = u32::div_ceil((TILE[0] + TILE[1]) as u32 * row + scales, 1024) * 1024;
+        stages * stage + 4 * 16_384 + 2 * 1472 + 256 + 1024
+    }
+
+    fn regions(&self, plan: &mut LaunchPlan) -> Option<Regions> {
+        let f = self.f;
+        let [rows, cols] = self.blocks;
+        let atoms = ceil_div(ceil_div(f.k, f.sf_vec), 4);
+        let normalised = if f.sf == DType::F8E8M0 { product(&[rows, atoms, 512])? } else { 0 };
+        let mut region = |name, bytes: Option<i64>| plan.region(name, u64::try_from(bytes?).ok()?);
+        Some(Regions {
+            fields: region("fields", Some(normalised))?,
+            // Main reads whole tiles of 256 rows.
+            row_exp: region("row_exp", product(&[ceil_div(rows, 2), TILE[0]]))?,
+            row_flag: region("row_flag", product(&[rows, 4]))?,
+            col_exp: region("col_exp", product(&[cols, TILE[1]]))?,
+            col_top: region("col_top", product(&[cols, 4]))?,
+            col_flag: region("col_flag", product(&[cols, 4]))?,
+            head: region("head", Some(16))?,
+            table: region("table", product(&[f.m / TILE[0], 16]))?,
+            maps: if self.listed() { Some(region("maps", product(&[f.experts, 128]))?) } else { None },
+            sfb_at: if self.listed() { Some(region("sfb_at", product(&[f.experts, 8]))?) } else { None },
+            slots: if f.deterministic { Some(region("dprob_slots", product(&[self.tiles, f.m, 4]))?) } else { None },
+            partial: if f.ports.dbias.is_some() { Some(region("dbias_partial", product(&[f.m / BLOCK, f.n, 4]))?) } else { None },
+        })
+    }
+}
+
+/// The row's `extra` hook.
+pub fn extra(row: &Row, facts: &Facts, _knobs: &Knobs, target: &Target) -> Option<Decline> {
+    rules(row, facts.expect_grouped_gemm(), target).err()
+}
+
+/// The launches for these facts.
+///
+/// # Errors
+/// [`Decline`] where [`extra`] refuses.
+pub fn lower(row: &Row, facts: &Facts, _knobs: &Knobs, target: &Target) -> Result<LaunchPlan, Decline> {
+    let f = facts.expect_grouped_gemm();
+    let plan = rules(row, f, target)?;
+    let mut out = LaunchPlan::default();
+    let Some(r) = plan.regions(&mut out) else {
+        return Err(row.decline(
+            Code::Resources,
+            "workspace=overflow",
+            "the workspace size leaves 64 bits; this row serves sizes that fit",
+        ));
+    };
+    let [rows, cols] = plan.blocks;
+    out.steps.push(launch(PREP, inputs(f), [rows + cols + 1, prep_threads(f)], 0, prep(&plan, &r)));
+    let mut defines = inputs(f);
+    defines.extend(outputs(f));
+    out.steps.push(launch(MAIN, defines, [i64::from(plan.sm_count), THREADS.into()], plan.smem, main(&plan, &r)));
+    if r.slots.is_some() || r.partial.is_some() {
+        let dprob_blocks = if r.slots.is_some() { ceil_div(f.m, FINISH_ROWS) } else { 0 };
+        let dbias_blocks = if r.partial.is_some() { cols } else { 0 };
+        out.steps.push(launch(
+            FINISH,
+            Vec::new(),
+            [dprob_blocks + dbias_blocks, THREADS.into()],
+            0,
+            finish(&plan, &r, dprob_blocks),
+        ));
+    }
+    Ok(out)
+}
+
+fn launch(
+    [name, source, entry]: [&'static str; 3],
+    mut defines: Vec<(&'static str, i64)>,
+    [grid, block]: [i64; 2],
+    smem: u32,
+    p: Params,
+) -> Step {
+    defines.sort_unstable();
+    let (args, names) = p.done();
+    let word = |x: i64| u32::try_from(x).unwrap_or(u32::MAX);
+    Step::Kernel(Launch {
+        name,
+        kernel: KernelSpec { source, entry, defines },
+        grid: [word(grid), 1, 1],
+        cluster: [1, 1, 1],
+        block: [word(block), 1, 1],
+        smem,
+        pdl: true,
+        args,
+        names,
+    })
+}
