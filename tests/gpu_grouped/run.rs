@@ -93,13 +93,12 @@ impl<'a> Ready<'a> {
     }
 }
 
+/// Operands by uid.
+type Bytes = BTreeMap<Uid, Vec<u8>>;
+
 /// Where the node has addresses: two copies of each pool, and lists that lead every second expert to the second copy.
 /// A list entry that leads outside the pool becomes a null address.
-fn addressed(
-    gpu: &Gpu,
-    f: &GroupedGemmFacts,
-    data: &BTreeMap<Uid, Vec<u8>>,
-) -> Result<(BTreeMap<Uid, Vec<u8>>, Vec<DeviceBuffer>)> {
+fn addressed(gpu: &Gpu, f: &GroupedGemmFacts, data: &BTreeMap<Uid, Vec<u8>>) -> Result<(Bytes, Vec<DeviceBuffer>)> {
     let (mut data, mut kept) = (data.clone(), Vec::new());
     if f.weights != Weights::Addresses {
         return Ok((data, kept));
