@@ -5,8 +5,6 @@ import subprocess
 import sys
 import threading
 
-import torch
-
 DEVICE = "cuda"
 # Clock ticks that the device waits before the first event, so that a slow caller has queued its launches by then (about 0.6 ms).
 HEAD_START = 1_200_000
@@ -18,6 +16,8 @@ def emit(**fields):
 
 def median_ms(work, budget_ms=150.0, most=100):
     """Median over CUDA events, the L2 cache overwritten before each run; what the host spends on a call is not in it."""
+    import torch
+
     flush = torch.empty(256 << 20, dtype=torch.uint8, device=DEVICE)
     for _ in range(3):
         work()
@@ -41,33 +41,37 @@ def reason(error):
     return (str(error).splitlines() or [type(error).__name__])[0][:160]
 
 
-def guarded(argv, cases, seconds, peers):
-    """Runs this script again with other arguments on the same cases and passes its lines on.
+class Child:
+    """This script again with other arguments. It may import what it needs at once, and waits for its cases before it uses the device."""
 
-    A child that dies or outlasts its time is a result: one error for each case and peer that it had not spoken of.
-    """
-    child = subprocess.Popen([sys.executable, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    timer = threading.Timer(seconds, child.kill)
-    timer.start()
-    spoken = set()
-    try:
-        child.stdin.write(json.dumps(cases))
-        child.stdin.close()
-    except BrokenPipeError:
-        pass
-    for line in child.stdout:
+    def __init__(self, argv, peers):
+        self.peers = peers
+        self.process = subprocess.Popen([sys.executable, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, cases, seconds):
+        """Passes the child's lines on. A child that dies or outlasts its time is a result: one error for each case and peer that it had
+        not spoken of."""
+        timer = threading.Timer(seconds, self.process.kill)
+        timer.start()
+        spoken = set()
         try:
-            found = json.loads(line)
-        except ValueError:
-            continue
-        spoken.add((found.get("case"), found.get("peer")))
-        print(line, end="", flush=True)
-    code = child.wait()
-    late = not timer.is_alive()
-    timer.cancel()
-    if code != 0:
-        why = f"stopped after {seconds:.0f} s" if late else f"ended with {code}"
-        for case in cases:
-            for peer in peers:
-                if (case["name"], peer) not in spoken:
-                    emit(case=case["name"], peer=peer, error=why)
+            self.process.stdin.write(json.dumps(cases))
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
+        for line in self.process.stdout:
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
+            spoken.add((found.get("case"), found.get("peer")))
+            print(line, end="", flush=True)
+        code = self.process.wait()
+        late = not timer.is_alive()
+        timer.cancel()
+        if code != 0:
+            why = f"stopped after {seconds:.0f} s" if late else f"ended with {code}"
+            for case in cases:
+                for peer in self.peers:
+                    if (case["name"], peer) not in spoken:
+                        emit(case=case["name"], peer=peer, error=why)
