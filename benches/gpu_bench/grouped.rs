@@ -3,7 +3,7 @@
 use crate::device::Gpu;
 use crate::job::{wanted, Job};
 use crate::prefill::row_of;
-use crate::{peers, Args, Results};
+use crate::{peers, plain, Args, Results};
 use frostgraph::engines::codec::{e2m1, e4m3, e8m0};
 use frostgraph::exec::Operand;
 use frostgraph::graph::{GemmWeights, Graph, GraphOptions, GroupedGemmDsrelu, GroupedGemmDsreluAttrs, Tensor};
@@ -169,7 +169,10 @@ impl Case {
     /// Bytes of every operand once; of B and its scales the share whose experts have rows.
     fn bytes(&self, operands: &[Operand]) -> f64 {
         let share = self.experts_with_rows() as f64 / self.experts as f64;
-        operands.iter().map(|o| o.bytes as f64 * if matches!(o.name.as_str(), "B" | "SFB") { share } else { 1.0 }).sum()
+        operands
+            .iter()
+            .map(|o| o.bytes as f64 * if matches!(o.name.as_str(), "B" | "SFB" | "Weight") { share } else { 1.0 })
+            .sum()
     }
 }
 
@@ -184,6 +187,10 @@ fn jobs_of(args: &Args, case: &Case, device: &Device) -> Result<Vec<Job>> {
             let given = Box::new(case.given(format));
             jobs.push(Job { case: case.name(), mode: format!("{mode}{suffix}"), plan, flops: case.flops(), given });
         }
+    }
+    if let Some(plan) = plain::plan(device, [case.m, case.n, case.k, case.experts])? {
+        let given = Box::new(plain::given(case.ends()));
+        jobs.push(Job { case: case.name(), mode: plain::MODE.to_owned(), plan, flops: case.flops(), given });
     }
     Ok(wanted(args, jobs))
 }

@@ -19,6 +19,7 @@ mod host;
 mod job;
 mod limits;
 mod peers;
+mod plain;
 mod prefill;
 mod qat;
 
