@@ -119,7 +119,13 @@ pub(super) fn sm90_cases() -> Vec<Golden> {
             },
             none.clone(),
         ),
-        ("sm90_padded_192_128", "sm_90", Case { padded: true, d_qk: 192, d_v: 128, ..case }, none),
+        ("sm90_padded_192_128", "sm_90", Case { padded: true, d_qk: 192, d_v: 128, ..case.clone() }, none.clone()),
+        (
+            "sm90_broadcast_dbias_deterministic_d64",
+            "sm_90",
+            Case { bias: Some((DType::F32, 1)), dbias: Some(DType::BF16), deterministic: true, d_qk: 64, d_v: 64, ..case },
+            none,
+        ),
     ]
 }
 

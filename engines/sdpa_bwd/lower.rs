@@ -17,7 +17,7 @@ use crate::{
 pub(crate) struct Kernel(pub(crate) &'static str, pub(crate) &'static str, pub(crate) &'static str);
 
 pub(crate) const CVT: Kernel = Kernel("cvt", "sdpa/bwd/mma/cvt.cu", "fg_sdpa_bwd_cvt");
-const DBIAS_CVT: Kernel = Kernel("dbias_cvt", "sdpa/bwd/mma/dbias_cvt.cu", "fg_sdpa_bwd_dbias_cvt");
+pub(super) const DBIAS_CVT: Kernel = Kernel("dbias_cvt", "sdpa/bwd/mma/dbias_cvt.cu", "fg_sdpa_bwd_dbias_cvt");
 pub(crate) const DOT: Kernel = Kernel("dot", "sdpa/bwd/mma/dot.cu", "fg_sdpa_bwd_dot");
 const DQ2K: Kernel = Kernel("dq2k", "sdpa/bwd/mma/dq2k.cu", "fg_sdpa_bwd_dq2k");
 pub(crate) const DSINK: Kernel = Kernel("dsink", "sdpa/bwd/mma/dsink.cu", "fg_sdpa_bwd_dsink");
@@ -25,7 +25,7 @@ const MAIN: Kernel = Kernel("main", "sdpa/bwd/mma/main.cu", "fg_sdpa_bwd_main");
 /// The same pass over quantised copies, with P fake-quantised where it feeds dV.
 pub(crate) const QAT_MAIN: Kernel = Kernel("main", "qat/bwd/mma/main.cu", "fg_sdpa_bwd_main");
 pub(crate) const REDUCE: Kernel = Kernel("reduce", "sdpa/bwd/mma/reduce.cu", "fg_sdpa_bwd_reduce");
-const ZERO: Kernel = Kernel("zero", "sdpa/bwd/mma/zero.cu", "fg_sdpa_bwd_zero");
+pub(super) const ZERO: Kernel = Kernel("zero", "sdpa/bwd/mma/zero.cu", "fg_sdpa_bwd_zero");
 
 /// Kernel sources of the chain.
 pub const SOURCES: &[&str] = &[CVT.1, DBIAS_CVT.1, DOT.1, DQ2K.1, DSINK.1, MAIN.1, REDUCE.1, ZERO.1];
@@ -250,7 +250,7 @@ impl Chain<'_> {
     }
 
     /// Where main adds dBias: base, elements, batch stride.
-    fn dbias_target(&self) -> (Arg, i64, i64) {
+    pub(super) fn dbias_target(&self) -> (Arg, i64, i64) {
         let Some(d) = &self.f.ports.dbias else { return (Arg::Null, 0, 0) };
         let plane = d.dim[1] * d.dim[2] * d.dim[3];
         let planes = match self.regions.dbias {
@@ -261,7 +261,25 @@ impl Chain<'_> {
         (Arg::Ptr(base), planes * plane, if planes > 1 { plane } else { 0 })
     }
 
-    fn zero(&mut self) {
+    /// The kernels' `FG_BIAS`: 0 none, 1 io type, 2 fp32.
+    pub(super) fn bias_kind(&self) -> i64 {
+        self.f.ports.bias.as_ref().map_or(0, |b| if b.dtype == DType::F32 { 2 } else { 1 })
+    }
+
+    /// Strides of the bias and of the dBias accumulator, whose batch stride is `dbias_sb`.
+    pub(super) fn push_bias_strides(&self, p: &mut Params, dbias_sb: i64) {
+        let ports = &self.f.ports;
+        let bias_stride = |a: usize| ports.bias.as_ref().filter(|b| b.dim[a] > 1).map_or(0, |b| b.stride[a]);
+        for (name, a) in [("bias_sb", 0), ("bias_sh", 1), ("bias_ss", 2)] {
+            p.i64(name, bias_stride(a));
+        }
+        let plane = ports.dbias.as_ref().map_or([0; 2], |d| [d.dim[2] * d.dim[3], d.dim[3]]);
+        for (name, stride) in [("dbias_sb", dbias_sb), ("dbias_sh", plane[0]), ("dbias_ss", plane[1])] {
+            p.i64(name, stride);
+        }
+    }
+
+    pub(super) fn zero(&mut self) {
         let (dst, count, _) = self.dbias_target();
         let mut p = Params::default();
         p.push("dst", dst);
@@ -271,9 +289,14 @@ impl Chain<'_> {
     }
 
     pub(crate) fn dot(&mut self) {
+        self.dot_clearing(true);
+    }
+
+    /// `accum`: dq_accum is cleared as well.
+    pub(crate) fn dot_clearing(&mut self, accum: bool) {
         let f = self.f;
         let (o, d_o, q) = (&f.ports.o, &f.ports.d_o, &f.ports.q);
-        let accum = if self.regions.dq_accum.is_some() { self.total_rows * self.choice.config.d_qk } else { 0 };
+        let accum = if accum && self.regions.dq_accum.is_some() { self.total_rows * self.choice.config.d_qk } else { 0 };
         let turns = if self.choice.route == Route::Relay { f.b * f.h_q * ceil_div(f.s_q, 32) } else { 0 };
         let mut p = Params::default();
         p.push("o", ptr(o));
@@ -331,14 +354,7 @@ impl Chain<'_> {
         p.push("seq_q", ptr(&ports.seq_len_q));
         p.push("seq_kv", ptr(&ports.seq_len_kv));
         self.push_rows(&mut p, gqa.then_some((f.h_q, c.d_qk, c.d_v)));
-        let bias_stride = |a: usize| ports.bias.as_ref().filter(|b| b.dim[a] > 1).map_or(0, |b| b.stride[a]);
-        for (name, a) in [("bias_sb", 0), ("bias_sh", 1), ("bias_ss", 2)] {
-            p.i64(name, bias_stride(a));
-        }
-        let plane = ports.dbias.as_ref().map_or([0; 2], |d| [d.dim[2] * d.dim[3], d.dim[3]]);
-        for (name, stride) in [("dbias_sb", dbias_sb), ("dbias_sh", plane[0]), ("dbias_ss", plane[1])] {
-            p.i64(name, stride);
-        }
+        self.push_bias_strides(&mut p, dbias_sb);
         p.sizes(&[
             ("batch", f.b),
             ("heads_q", f.h_q),
@@ -351,7 +367,7 @@ impl Chain<'_> {
         ]);
         self.bounds(&mut p);
         p.push("scale", Arg::F32(self.scale));
-        let bias = ports.bias.as_ref().map_or(0, |b| if b.dtype == DType::F32 { 2 } else { 1 });
+        let bias = self.bias_kind();
         let [causal, window] = self.mask_defines();
         let defines = [
             ("FG_BF16", self.bf16()),
@@ -492,7 +508,7 @@ impl Chain<'_> {
         self.launch(CVT, &defines, grid, (256, 0), p);
     }
 
-    fn dbias_cvt(&mut self) {
+    pub(super) fn dbias_cvt(&mut self) {
         let Some(d) = &self.f.ports.dbias else { return };
         let (src, _, stride) = self.dbias_target();
         let plane = d.dim[1] * d.dim[2] * d.dim[3];

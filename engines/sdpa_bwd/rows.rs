@@ -71,7 +71,10 @@ const SM90: Row = Row {
         aligned_16: true,
         features: FeatureSet::of(&[
             F::Deterministic,
+            F::DBias,
             F::DSink,
+            F::Bias,
+            F::BroadcastBias,
             F::Causal,
             F::RightBand,
             F::BottomRight,
@@ -88,8 +91,9 @@ const SM90: Row = Row {
     }),
     knobs: &[],
     note: Some(
-        "wgmma; dQ of a deterministic graph is added in key-tile order, with a workspace linear in tokens. Packed operands: one width of ragged \
-         offsets, and every sequence ends at or before max_total_seq_len (B·S where undeclared).",
+        "wgmma; dQ of a deterministic graph is added in key-tile order, with a workspace linear in tokens. Deterministic dBias of a \
+         batch-broadcast bias sums one plane a batch in a second pass. Packed operands: no bias, one width of ragged offsets, and every \
+         sequence ends at or before max_total_seq_len (B·S where undeclared).",
     ),
     sources: super::sm90::SOURCES,
     extra: super::sm90::extra,

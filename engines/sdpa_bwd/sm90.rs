@@ -1,7 +1,7 @@
 //! Lowers `sdpa_bwd_sm90`: the portable chain with its own main kernel, on wgmma. Parameters follow `kernels/sdpa/bwd/sm90/README.md`.
 
 use super::config::{Config, Partition, ROW_ROUND};
-use super::lower::{Chain, Inputs, Kernel, CVT, DOT, DSINK, REDUCE};
+use super::lower::{Chain, Inputs, Kernel, CVT, DBIAS_CVT, DOT, DSINK, REDUCE, ZERO};
 use super::rules;
 use super::workspace::{self, packed_tokens, round_up, Regions, Route};
 use crate::sdpa::arith::{ceil_div, product};
@@ -13,10 +13,12 @@ const CVT_T: Kernel = Kernel("cvt_t", "sdpa/bwd/sm90/cvt_t.cu", "fg_sdpa_bwd_sm9
 const MAIN: Kernel = Kernel("main", "sdpa/bwd/sm90/main.cu", "fg_sdpa_bwd_sm90_main");
 
 /// Kernel sources of the chain.
-pub const SOURCES: &[&str] = &[CVT.1, DOT.1, DSINK.1, REDUCE.1, CVT_T.1, MAIN.1];
+pub const SOURCES: &[&str] = &[CVT.1, DBIAS_CVT.1, DOT.1, DSINK.1, REDUCE.1, ZERO.1, CVT_T.1, MAIN.1];
 
 /// Query rows of a tile at 192/128: no multiple of 64, so its dQ is accumulated transposed.
 const TRANSPOSED_TILE: i64 = 48;
+/// Loop order over two halves of a query tile: slower, but it leaves registers for the way to dBias.
+const HALVES: i64 = 4;
 /// Keys of a tile where dK and dV of 128 keys fit the accumulators, and above.
 const KV_TILE: i64 = 128;
 const KV_TILE_WIDE: i64 = 64;
@@ -38,16 +40,27 @@ pub(crate) struct Choice {
     pub heads_item: i64,
     /// Head groups that take turns in the grid.
     pub interleave: i64,
+    /// dS of a tile is kept in fp32 on its way to dBias.
+    pub dbias: bool,
+    /// The relay takes dQ from two tiles of shared memory.
+    pub staged: bool,
 }
 
 impl Choice {
     /// Shared memory of main: K, V, two Q, two dO, two dS tiles and two of P in the wide form (later the staging of dK and dV), row statistics,
-    /// barriers.
+    /// barriers, dS in fp32, staged dQ.
     pub(crate) fn smem(&self) -> i64 {
         let (d_qk, d_v) = self.dims;
         let rows = self.kv_tile + 2 * self.q_tile;
         let exchanged = if self.kv_tile == KV_TILE_WIDE { 4 } else { 2 };
-        2 * rows * (d_qk + d_v) + (2 * exchanged * self.q_tile * self.kv_tile).max(32_768) + 16 * self.q_tile + 128
+        let to_dbias = i64::from(self.dbias) * 4 * self.q_tile * self.kv_tile;
+        let staged = i64::from(self.staged) * 8 * self.q_tile * d_qk;
+        2 * rows * (d_qk + d_v)
+            + (2 * exchanged * self.q_tile * self.kv_tile).max(32_768)
+            + 16 * self.q_tile
+            + 128
+            + to_dbias
+            + staged
     }
 
     /// What the kernels shared with the portable row read of its choice: padded head dims, tiles, route.
@@ -97,11 +110,12 @@ pub(super) fn choose(row: &Row, f: &SdpaFacts, target: &Target) -> Result<Choice
     let Target::Cuda { sm_count, smem_optin, total_memory, .. } = target else {
         return Err(row.decline(Code::Arch, "device=cpu", "the device is cpu; this row serves CUDA devices"));
     };
-    if f.d_qk > 128 && f.features.has(Feature::Thd) {
-        let reason = format!("operands are packed at d_qk {}; this row serves packed operands up to d_qk 128", f.d_qk);
-        return Err(row.decline(Code::HeadDim, format!("d_qk={} packed", f.d_qk), reason));
+    let mut choice = configure(f, i64::from(*sm_count));
+    choice.staged = f.features.has(Feature::Deterministic) && !f.features.has(Feature::Bias) && choice.dims.0 <= 128;
+    if choice.kv_tile == KV_TILE_WIDE && f.features.has(Feature::Bias) {
+        let reason = format!("a bias comes with head dims {}/{}; this row serves it up to 192/128", f.d_qk, f.d_v);
+        return Err(row.decline(Code::HeadDim, format!("bias d_qk={} d_v={}", f.d_qk, f.d_v), reason));
     }
-    let choice = configure(f, i64::from(*sm_count));
     if choice.smem() > i64::from(*smem_optin) {
         let reason = format!("the tiles need {} bytes of shared memory; the device has {smem_optin}", choice.smem());
         return Err(row.decline(Code::Resources, format!("smem={}", choice.smem()), reason));
@@ -123,12 +137,10 @@ fn overflow(row: &Row) -> Decline {
 
 /// Tiles, order of the kernel and share of a group of each block.
 pub(crate) fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
-    // Tiles of 48 rows do not end on the 128-row blocks in which packed sequences keep their rows.
-    let narrow_v = f.d_v <= 128 && !f.features.has(Feature::Thd);
     let (dims, q_tile, kv_tile, order) = match f.d_qk {
-        ..=64 => ((64, 64), 128, KV_TILE, 0),
+        ..=64 => ((64, 64), 128, KV_TILE, if f.ports.dbias.is_some() { HALVES } else { 0 }),
         65..=128 => ((128, 128), 64, KV_TILE, 2),
-        129..=192 if narrow_v => ((192, 128), TRANSPOSED_TILE, KV_TILE, 0),
+        129..=192 if f.d_v <= 128 => ((192, 128), TRANSPOSED_TILE, KV_TILE, 0),
         129..=192 => ((192, 192), 64, KV_TILE_WIDE, 0),
         _ => ((256, 256), 64, KV_TILE_WIDE, 0),
     };
@@ -143,7 +155,7 @@ pub(crate) fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
         false if causal && f.mask.left.is_none() => fit,
         false => 1,
     };
-    Choice { dims, q_tile, kv_tile, order, heads_item, interleave }
+    Choice { dims, q_tile, kv_tile, order, heads_item, interleave, dbias: f.ports.dbias.is_some(), staged: false }
 }
 
 /// How many query heads of a group one block takes. Fewer partial sums and longer blocks against a shorter tail; measured on an H200.
@@ -165,7 +177,7 @@ fn heads_item(f: &SdpaFacts, kv_tile: i64, causal: bool, sm_count: i64) -> i64 {
     shares.into_iter().find(|&h| enough(h)).unwrap_or(1)
 }
 
-/// Regions: delta, dq_accum, the relay's counters, and the partial dK and dV where a group is split. `None` when a size leaves 64 bits.
+/// Regions: delta, dq_accum, the relay's counters, the dBias sum, and the partial dK and dV where a group is split. `None` when a size leaves 64 bits.
 pub(crate) fn carve(f: &SdpaFacts, c: &Choice, plan: &mut LaunchPlan) -> Option<Regions> {
     let mut r = Regions::default();
     let mut add = |name, bytes: i64| plan.region(name, u64::try_from(bytes).ok()?);
@@ -174,6 +186,10 @@ pub(crate) fn carve(f: &SdpaFacts, c: &Choice, plan: &mut LaunchPlan) -> Option<
     r.dq_accum = Some(add("dq_accum", product(&[4, rows, c.dims.0])?)?);
     if f.features.has(Feature::Deterministic) {
         r.dq_sem = Some(add("dq_sem", product(&[4, turns(f)?])?)?);
+    }
+    let planes = workspace::dbias_planes(f);
+    if planes > 0 {
+        r.dbias = Some(add("dbias_accum", product(&[4, planes, f.h_q, f.s_q, f.s_kv])?)?);
     }
     if split(f, c) {
         let packed = f.features.has(Feature::Thd);
@@ -194,7 +210,7 @@ pub(crate) fn split(f: &SdpaFacts, c: &Choice) -> bool {
     c.heads_item * f.h_kv != f.h_q
 }
 
-/// The chain for these facts: dot main [reduce] cvt|cvt_t [dsink].
+/// The chain for these facts: [zero] dot main [reduce] cvt|cvt_t [dbias_cvt] [dsink].
 pub fn lower(row: &Row, facts: &Facts, _knobs: &Knobs, target: &Target) -> Result<LaunchPlan, Decline> {
     let f = facts.expect_sdpa();
     let c = choose(row, f, target)?;
@@ -207,7 +223,10 @@ pub fn lower(row: &Row, facts: &Facts, _knobs: &Knobs, target: &Target) -> Resul
     let thd = f.features.has(Feature::Thd);
     let (choice, inputs) = (c.shared(f), Inputs::Tensors);
     let mut chain = Chain { f, choice, inputs, regions, scale, ws_rows, total_rows, thd, steps: Vec::new() };
-    chain.dot();
+    if f.ports.dbias.is_some() {
+        chain.zero();
+    }
+    chain.dot_clearing(!(c.staged && every_tile_is_visited(f)));
     main(&mut chain, &c, MAIN, c.smem());
     if split(f, &c) {
         chain.reduce(c.heads_item);
@@ -217,11 +236,23 @@ pub fn lower(row: &Row, facts: &Facts, _knobs: &Knobs, target: &Target) -> Resul
     } else {
         chain.cvt();
     }
+    if regions.dbias.is_some() {
+        chain.dbias_cvt();
+    }
     if f.ports.dsink.is_some() {
         chain.dsink();
     }
     plan.steps = chain.steps;
     Ok(plan)
+}
+
+/// Whether the masks leave every query tile at least one key tile, whatever the tensors hold: then a block that comes first to each stores its sum.
+fn every_tile_is_visited(f: &SdpaFacts) -> bool {
+    let lengths = f.ports.seq_len_q.is_some() || f.ports.seq_len_kv.is_some();
+    let diagonal = if f.mask.bottom_right { f.s_kv - f.s_q } else { 0 };
+    let first = f.mask.right.is_none_or(|right| right >= 0) && diagonal >= 0;
+    let last = f.mask.left.is_none_or(|left| f.s_q - 1 + diagonal - left < f.s_kv);
+    !lengths && !f.features.has(Feature::Thd) && first && last
 }
 
 fn cvt_t(chain: &mut Chain<'_>, c: &Choice) {
@@ -232,7 +263,19 @@ fn cvt_t(chain: &mut Chain<'_>, c: &Choice) {
     p.strides(["dq_sb", "dq_sh", "dq_ss"], &f.ports.dq);
     p.sizes(&[("batch", f.b), ("heads_q", f.h_q), ("s_q", f.s_q), ("d_qk", f.d_qk), ("ws_rows", chain.ws_rows)]);
     p.push("scale", Arg::F32(chain.scale));
-    let defines = [("FG_BF16", chain.bf16()), ("FG_D_QK", c.dims.0), ("FG_Q_TILE", c.q_tile)];
+    p.push("seq_q", if chain.thd { ptr(&f.ports.seq_len_q) } else { Arg::Null });
+    p.push("rag_q", chain.rag(&f.ports.q));
+    p.push("rag_dq", chain.rag(&f.ports.dq));
+    p.i64("mul_q", chain.mul(&f.ports.q));
+    p.i64("mul_dq", chain.mul(&f.ports.dq));
+    p.i64("q_ss", chain.token_stride(&f.ports.q));
+    let defines = [
+        ("FG_BF16", chain.bf16()),
+        ("FG_D_QK", c.dims.0),
+        ("FG_Q_TILE", c.q_tile),
+        ("FG_THD", i64::from(chain.thd)),
+        ("FG_RAGGED_I64", chain.ragged_i64()),
+    ];
     let grid = ceil_div(f.s_q, c.q_tile) * f.h_q * f.b;
     chain.launch(CVT_T, &defines, grid, (256, 0), p);
 }
@@ -269,6 +312,10 @@ pub(crate) fn main(chain: &mut Chain<'_>, c: &Choice, kernel: Kernel, smem: i64)
     chain.bounds(&mut p);
     p.sizes(&[("interleave", c.interleave)]);
     p.push("scale", Arg::F32(chain.scale));
+    let (dbias, _, dbias_sb) = chain.dbias_target();
+    p.push("bias", ptr(&ports.bias));
+    p.push("dbias", dbias);
+    chain.push_bias_strides(&mut p, dbias_sb);
     let [causal, window] = chain.mask_defines();
     let defines = [
         ("FG_BF16", chain.bf16()),
@@ -283,6 +330,9 @@ pub(crate) fn main(chain: &mut Chain<'_>, c: &Choice, kernel: Kernel, smem: i64)
         ("FG_RAGGED_I64", chain.ragged_i64()),
         ("FG_DKV_WS", i64::from(split)),
         ("FG_DET", i64::from(f.features.has(Feature::Deterministic))),
+        ("FG_STAGED", i64::from(c.staged)),
+        ("FG_BIAS", chain.bias_kind()),
+        ("FG_DBIAS", i64::from(c.dbias)),
     ];
     let grid = ceil_div(f.s_kv, c.kv_tile) * (f.h_q / c.heads_item) * f.b;
     chain.launch(kernel, &defines, grid, (384, smem), p);

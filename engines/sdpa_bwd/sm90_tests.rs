@@ -54,10 +54,8 @@ fn head_dims_choose_the_tile() {
 
 #[test]
 fn declines_name_what_the_portable_row_serves() {
-    assert_eq!(declined(&Case { bias: Some((DType::F32, 1)), ..Case::default() }), Some(Code::Feature));
-    let packed = Case { thd: Some(DType::I32), d_qk: 192, totals: Some((350, 500)), ..Case::default() };
-    assert_eq!(declined(&packed), Some(Code::HeadDim));
-    assert_eq!(declined(&Case { d_qk: 128, ..packed }), None);
+    let packed = Case { thd: Some(DType::I32), totals: Some((350, 500)), ..Case::default() };
+    assert_eq!(declined(&Case { bias: Some((DType::F32, 1)), ..packed }), Some(Code::Bias));
     let on = |cc| {
         super::mismatch(sm90(), &Case::default().facts(), &Knobs::NONE, &Target::describe(cc).expect("a device")).map(|d| d.code)
     };
@@ -71,6 +69,10 @@ fn the_chain_has_what_the_graph_needs() {
     // Four key heads leave too few blocks for groups: partial sums.
     assert_eq!(names(&Case { h_kv: 4, ..Case::default() }), ["dot", "main", "reduce", "cvt"]);
     assert_eq!(names(&Case { d_qk: 192, dsink: true, sink: true, ..Case::default() }), ["dot", "main", "cvt_t", "dsink"]);
+    let dbias = Case { bias: Some((DType::F32, 1)), dbias: Some(DType::BF16), ..Case::default() };
+    assert_eq!(names(&dbias), ["zero", "dot", "main", "cvt", "dbias_cvt"]);
+    // fp32 dBias of the bias's own extent accumulates in place.
+    assert_eq!(names(&Case { dbias: Some(DType::F32), ..dbias }), ["zero", "dot", "main", "cvt"]);
 }
 
 /// Whole tiles of 48 rows: 200 rows need 240, kept in 256.

@@ -96,11 +96,37 @@ fn sm90(shared: &[Case]) -> Vec<Case> {
     all.into_iter().map(|c| Case { engine: BWD_SM90, ..c }).collect()
 }
 
+/// The Hopper row's bias and dBias, and packed MLA heads: what it learned to serve after the numbers of the others were given.
+fn sm90_later(shared: &[Case]) -> Vec<Case> {
+    let packed = |c: &Case| matches!(c.lens, Lens::Thd { .. });
+    let served =
+        |c: &&Case| c.d_qk <= 192 && c.d_v <= 128 && c.knobs.is_empty() && (c.bias.is_some() || packed(c) && c.d_qk > 128);
+    let mut all: Vec<Case> = shared.iter().filter(served).cloned().collect();
+    for (n, mask) in MaskKind::ALL.into_iter().enumerate() {
+        let (d_qk, d_v) = [(64, 64), (128, 128), (192, 128)][n % 3];
+        let dtype = [DType::BF16, DType::F16][n % 2];
+        let base = Case { d_qk, d_v, dtype, mask, deterministic: n % 3 == 1, h_kv: KV_HEADS[n % 3], ..Case::default() };
+        // Many tiles, padded lengths under a bias, groups of heads in one block. Bottom-right bounds come without a bias (rule V17).
+        let bottom_right = matches!(mask, MaskKind::CausalBottomRight | MaskKind::BottomRightWindow(_));
+        let base_bias = Case { mask: if bottom_right { MaskKind::Causal } else { mask }, ..base.clone() };
+        let bias = Some(([DType::F32, dtype][n / 2 % 2], n % 4 == 0));
+        let lens = Lens::Padded { q: vec![311, 290], kv: vec![402, 350] };
+        all.push(Case { s_q: 330, s_kv: 410, bias, dbias: Some([dtype, DType::F32][n / 4 % 2]), lens, ..base_bias.clone() });
+        all.push(Case { b: 15, h_q: 8, h_kv: 2, s_q: 70, s_kv: 390, bias, dbias: Some(DType::F32), ..base_bias });
+        // Packed MLA with sequences around the 48-row tile.
+        let (q, kv) = (vec![1, 47, 48, 49, 0, 145, 300], vec![260, 47, 1, 129, 31, 145, 320]);
+        let lens = Lens::Thd { q, kv, head_major: n % 2 == 0, wide: n % 3 == 0 };
+        all.push(Case { b: 7, s_q: 300, s_kv: 320, d_qk: [192, 136][n % 2], d_v: 128, lens, ..base });
+    }
+    all.into_iter().map(|c| Case { engine: BWD_SM90, ..c }).collect()
+}
+
 /// The list, in a fixed order: a new group goes behind the others, because numbers are how a case is named.
 pub fn all() -> Vec<Case> {
     let mut all = product();
     all.extend(featured());
-    let own = sm90(&all);
+    let (own, later) = (sm90(&all), sm90_later(&all));
     all.extend(own);
+    all.extend(later);
     all
 }

@@ -1,6 +1,7 @@
 // Defines -> constants of the wgmma backward, its shared-memory map, and the work list that every role walks.
 #pragma once
 #include "sdpa/bwd/mma/chain.cuh"
+#include "sdpa/bwd/sm90/rows.cuh"
 
 #if !defined(FG_BF16) || !defined(FG_D_QK) || !defined(FG_D_V) || !defined(FG_Q_TILE) || !defined(FG_ORDER)
 #error "main.cu needs FG_BF16, FG_D_QK, FG_D_V, FG_Q_TILE, FG_ORDER"
@@ -8,8 +9,8 @@
 #if !defined(FG_CAUSAL) || !defined(FG_WINDOW) || !defined(FG_PADDED) || !defined(FG_THD) || !defined(FG_RAGGED_I64)
 #error "main.cu needs FG_CAUSAL, FG_WINDOW, FG_PADDED, FG_THD, FG_RAGGED_I64"
 #endif
-#if !defined(FG_DKV_WS) || !defined(FG_DET)
-#error "main.cu needs FG_DKV_WS, FG_DET"
+#if !defined(FG_DKV_WS) || !defined(FG_DET) || !defined(FG_STAGED) || !defined(FG_BIAS) || !defined(FG_DBIAS)
+#error "main.cu needs FG_DKV_WS, FG_DET, FG_STAGED, FG_BIAS, FG_DBIAS"
 #endif
 
 namespace fg {
@@ -31,6 +32,9 @@ constexpr bool DQ_T = TQ == 48;
 static_assert((TQ == 128 && DQK == 64 && DV == 64) || (TQ == 64 && DQK == 128 && DV == 128) || (TQ == 48 && DQK == 192 && DV == 128) ||
                   (TQ == 64 && DQK == DV && (DV == 192 || DV == 256)),
               "tile");
+static_assert(!FG_BIAS || (!FG_THD && !WIDE), "a bias comes with dense operands of narrow heads");
+static_assert(!FG_DBIAS || FG_BIAS, "dBias is that of a bias");
+static_assert(!FG_STAGED || (FG_DET && !FG_BIAS && !DQ_T && !WIDE), "stages are those of the relay, where they fit");
 static_assert(!FG_THD || FG_PADDED, "THD takes its lengths from the length tensors");
 
 // ---- shared memory: every tile is 64-column chunks of 128-byte rows, 128-byte swizzle, 1024-byte aligned ----
@@ -44,14 +48,19 @@ constexpr u32 OFF_LSE = OFF_DS + DS_ROOM, OFF_DELTA = OFF_LSE + ST * TQ * 4, OFF
 #ifndef FG_EXTRA_SMEM
 #define FG_EXTRA_SMEM 0  // of a chain with a loop of its own (main.cu, FG_MATH)
 #endif
-constexpr u32 OFF_EXTRA = OFF_BAR + 128, SMEM_BYTES = OFF_EXTRA + FG_EXTRA_SMEM;
+constexpr u32 OFF_EXTRA = OFF_BAR + 128, OFF_DS32 = OFF_EXTRA + FG_EXTRA_SMEM;  // OFF_DS32: dS in fp32 on its way to dBias
+constexpr u32 OFF_STAGE = OFF_EXTRA + FG_EXTRA_SMEM, DQ_BYTES = TQ * DQK * 4;        // dQ on its way to dq_accum, two tiles
+constexpr u32 SMEM_BYTES = OFF_DS32 + (FG_DBIAS ? TQ * TK * 4 : 0) + (FG_STAGED ? 2 * DQ_BYTES : 0);
+static_assert(!FG_STAGED || OFF_STAGE % 16 == 0, "bulk adds");
 static_assert(SMEM_BYTES <= 232448, "shared memory of one CTA");
 
 // mbarriers, 8 bytes each. *_EDGE: where TMA lands a tile that has rows past the length; the statistics warp zeroes those rows and then
 // completes the tile's own barrier, so the math warps know nothing of it.
 constexpr u32 BAR_KV_FULL = OFF_BAR, BAR_KV_EDGE = OFF_BAR + 8, BAR_Q_EDGE = OFF_BAR + 16, BAR_DO_EDGE = OFF_BAR + 24,
               BAR_Q_FULL = OFF_BAR + 32, BAR_Q_FREE = BAR_Q_FULL + 8 * ST, BAR_DO_FULL = BAR_Q_FREE + 8 * ST, BAR_DO_FREE = BAR_DO_FULL + 8 * ST,
-              BAR_DQ_GO = BAR_DO_FREE + 8 * ST, BAR_DQ_DONE = BAR_DQ_GO + 8;
+              BAR_DQ_GO = BAR_DO_FREE + 8 * ST, BAR_DQ_DONE = BAR_DQ_GO + 16;  // FG_STAGED: one each a stage, "free" and "full"
+constexpr u32 BAR_DS32_FULL = BAR_DQ_GO + 8, BAR_DS32_FREE = BAR_DQ_DONE + 8;            // in the place of the second stage's
+static_assert(BAR_DQ_DONE + 16 <= OFF_EXTRA, "barriers");
 // named barriers
 constexpr int NB_DS = 1;   // both math warpgroups: dS of this tile is complete
 constexpr int NB_OUT = 2;  // 2 + warpgroup: staging of one warpgroup's output

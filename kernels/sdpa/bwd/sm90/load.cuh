@@ -1,5 +1,5 @@
-// The helper warps. `producer` issues every TMA load, `stats` brings LSE and delta rows and zeroes rows past the lengths, `relay` orders the
-// additions to dQ. They walk the same list of tiles as the math warps; the first two run ahead of them by the ring depth.
+// The helper warps that bring data: `producer` issues every TMA load, `stats` brings LSE and delta rows and zeroes rows past the lengths. Both walk the
+// math warps' list of tiles and run ahead of them by the ring depth.
 #pragma once
 #include "sdpa/bwd/sm90/config.cuh"
 
@@ -115,24 +115,6 @@ template <class Rows> FG_DEV void stats(u32 smem, const Tile& t, i32 heads, i64 
       r.next();
     }
   }
-}
-
-// FG_DET: one lane passes the turns. The CTAs of a head add to a q tile one after the other in ascending kv order; the awaited CTA has a lower
-// blockIdx.x, so it is resident or done. Neither the wait nor the drain of the release touches a math warp. `turns`: counters of head h0.
-FG_DEV void relay(u32 smem, const Tile& t, i32 heads, i32* turns, i32 q_tiles) {
-  u32 ph = 0;
-#pragma unroll 1
-  for (i32 h = 0; h < heads; h++, turns += q_tiles)
-#pragma unroll 1
-    for (i32 qb = t.hi - 1; qb >= t.lo; qb--) {
-      const i32 mine = t.kv0 / TK - kv_tile_first<FG_WINDOW, TK>(t.band, qb * TQ);
-      while (ld_acquire(turns + qb) != mine) {
-      }
-      mbar_arrive(smem + BAR_DQ_GO);
-      mbar_wait(smem + BAR_DQ_DONE, ph);
-      ph ^= 1;
-      st_release(turns + qb, mine + 1);
-    }
 }
 
 }  // namespace fg

@@ -14,6 +14,7 @@
 #include "sdpa/bwd/sm90/math.cuh"
 #endif
 #include "sdpa/bwd/sm90/store.cuh"
+#include "sdpa/bwd/sm90/turns.cuh"
 
 // The math warps' loop. A chain with a loop of its own (qat/bwd/sm90) defines FG_MATH, a type of the same shape, before it includes this file.
 #if !defined(FG_MATH) && FG_D_V > 128
@@ -21,6 +22,24 @@
 #elif !defined(FG_MATH)
 #define FG_MATH fg::Math
 #endif
+
+namespace fg {
+
+// What a math warpgroup does: the loop, then its part of dK and dV. A template, not a generic lambda: that would be a host function.
+template <class M, class W, class K, class V>
+FG_DEV void run(M& m, u32 zero, u32 smem, u32 wg, u32 warp, u32 lane, u32 tid, float scale, i32 rows, i32 d_qk, i32 d_v, i64 dk_ss, i64 dv_ss,
+                const W& walk, const K& dk_at, const V& dv_at) {
+  m.init(zero, smem, wg, warp, lane, scale);
+  mbar_wait(smem + BAR_KV_FULL, 0);
+  m.loop(walk(m.dq_lane()));
+  pdl_launch();
+  bar_sync<NB_DS, MATH_THREADS>();  // both warpgroups have read dS for the last time; its buffers become the staging
+  const u32 stage = smem + OFF_DS + wg * STAGE_BYTES;
+  store_rows<M::VN>(stage, m.dv, 1.f, dv_at() + M::V0 * 64, dv_ss, rows, d_v - M::V0 * 64, wg, tid);
+  store_rows<M::KN>(stage, m.dk, scale, dk_at() + M::K0 * 64, dk_ss, rows, d_qk - M::K0 * 64, wg, tid);
+}
+
+}  // namespace fg
 
 extern "C" __device__ const int fg_sdpa_bwd_sm90_main_smem = fg::SMEM_BYTES;
 
@@ -31,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
     const void* rag_dk, const void* rag_dv, i64 mul_q, i64 mul_k, i64 mul_v, i64 mul_do, i64 mul_lse, i64 mul_dk, i64 mul_dv, i64 q_ss, i64 k_ss,
     i64 v_ss, i64 do_ss, i64 lse_sb, i64 lse_sh, i64 lse_ss, i64 dk_sb, i64 dk_sh, i64 dk_ss, i64 dv_sb, i64 dv_sh, i64 dv_ss, i32 batch,
     i32 heads_q, i32 heads_item, i32 group, i32 s_q, i32 s_kv, i32 d_qk, i32 d_v, i32 ws_rows, i32 window_left, i32 window_right, i32 bottom_right,
-    i32 interleave, float scale) {
+    i32 interleave, float scale, const void* bias, float* dbias, i64 bias_sb, i64 bias_sh, i64 bias_ss, i64 dbias_sb, i64 dbias_sh, i64 dbias_ss) {
   using namespace fg;
   using Loop = FG_MATH;
   extern __shared__ __align__(1024) u8 smem_raw[];
@@ -45,6 +64,14 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
     mbar_init(smem + BAR_DO_EDGE, 1);
     mbar_init(smem + BAR_DQ_GO, 1);
     mbar_init(smem + BAR_DQ_DONE, MATH_WARPS);
+    if (FG_STAGED) {
+      mbar_init(smem + BAR_DQ_GO + 8, 1);
+      mbar_init(smem + BAR_DQ_DONE + 8, MATH_WARPS);
+    }
+    if (FG_DBIAS) {
+      mbar_init(smem + BAR_DS32_FULL, MATH_WARPS);
+      mbar_init(smem + BAR_DS32_FREE, 1);
+    }
     for (int i = 0; i < ST; i++) {
       mbar_init(smem + BAR_Q_FULL + 8 * i, 2);  // the TMA bytes and the statistics warp
       mbar_init(smem + BAR_Q_FREE + 8 * i, MATH_WARPS);
@@ -61,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
   // Every role derives the work description itself, after its register reallocation: shared across the branch it would have to fit 24 registers.
   if (wg == 0) {
     regs_dec<AUX_REGS>();
-    if (warp > (FG_DET ? 2 : 1)) return;
+    if (warp > (FG_DBIAS || FG_STAGED ? 3 : FG_DET ? 2 : 1)) return;
     const Tile t = make_tile(shape);
     if (t.lo >= t.hi) return;
     if (warp == 0) {
@@ -69,6 +96,20 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
       if (lane == 0)
         producer(smem, t, heads_item, Maps{&tm_q, &tm_k, &tm_v, &tm_do}, (i32)token(rag_q, mul_q, q_ss, t.b), (i32)token(rag_k, mul_k, k_ss, t.b),
                  (i32)token(rag_v, mul_v, v_ss, t.b), (i32)token(rag_do, mul_do, do_ss, t.b));
+#if FG_DBIAS
+    } else if (warp == 3) {
+      pdl_wait();
+      dbias_role(smem, t, heads_item, dbias + ((i64)t.b * dbias_sb + (i64)t.h0 * dbias_sh), dbias_sh, dbias_ss, lane);
+    } else if (!FG_DET && warp == 2) {
+#endif
+#if FG_STAGED
+    } else if (warp >= 2) {
+      pdl_wait();
+      const i32 q_tiles = ceil_div(s_q, TQ);
+      if (lane == 0)
+        staged_relay(smem, t, heads_item, dq_sem + ((i64)t.b * heads_q + t.h0) * q_tiles, q_tiles, warp - 2,
+                     dq_accum + dq_row0<FG_THD, TQ>(token(rag_q, mul_q, q_ss, t.b), t.b, t.h0, heads_q, ws_rows) * DQK, (i64)ws_rows * DQK);
+#endif
     } else if (FG_DET && warp == 2) {
       pdl_wait();
       const i32 q_tiles = ceil_div(s_q, TQ);
@@ -100,29 +141,27 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
     if (!WIDE || wg == 2) store_zero<DV>(out(dv_out, rag_dv, mul_dv, dv_sb, dv_sh, dv_ss), dv_ss, row_limit, d_v, tid);
     return;
   }
-  auto run = [&](auto& m) {
-    using M = typename RemoveRef<decltype(m)>::type;
-    m.init((u32)batch >> 31, smem, wg - 1, warp & 3, lane, scale);
-    mbar_wait(smem + BAR_KV_FULL, 0);
-    m.loop(make_walk(t, heads_item, ws_rows,
-                     dq_accum + ws_row0<FG_THD>(token(rag_q, mul_q, q_ss, t.b), t.b, t.h0, heads_q, ws_rows) * DQK + m.dq_lane()));
-    pdl_launch();
-    bar_sync<NB_DS, MATH_THREADS>();  // both warpgroups have read dS for the last time; its buffers become the staging
-    const u32 stage = smem + OFF_DS + (wg - 1) * STAGE_BYTES;
-    store_rows<M::VN>(stage, m.dv, 1.f, out(dv_out, rag_dv, mul_dv, dv_sb, dv_sh, dv_ss) + M::V0 * 64, dv_ss, row_limit, d_v - M::V0 * 64, wg - 1, tid);
-    store_rows<M::KN>(stage, m.dk, scale, out(dk_out, rag_dk, mul_dk, dk_sb, dk_sh, dk_ss) + M::K0 * 64, dk_ss, row_limit, d_qk - M::K0 * 64, wg - 1,
-                      tid);
+  auto walk = [&](i32 lane_floats) {
+    return make_walk(t, heads_item, ws_rows,
+                     dq_accum + dq_row0<FG_THD, TQ>(token(rag_q, mul_q, q_ss, t.b), t.b, t.h0, heads_q, ws_rows) * DQK + lane_floats);
   };
+  auto dv_at = [&]() { return out(dv_out, rag_dv, mul_dv, dv_sb, dv_sh, dv_ss); };
+  auto dk_at = [&]() { return out(dk_out, rag_dk, mul_dk, dk_sb, dk_sh, dk_ss); };
+  const u32 zero = (u32)batch >> 31;
 #if FG_D_V > 128
   if (wg == 1) {
     Wide<0> m;
-    run(m);
+    run(m, zero, smem, wg - 1, warp & 3, lane, tid, scale, row_limit, d_qk, d_v, dk_ss, dv_ss, walk, dk_at, dv_at);
   } else {
     Wide<1> m;
-    run(m);
+    run(m, zero, smem, wg - 1, warp & 3, lane, tid, scale, row_limit, d_qk, d_v, dk_ss, dv_ss, walk, dk_at, dv_at);
   }
 #else
   Loop m;
-  run(m);
+#if FG_BIAS
+  m.bias = {bias, bias_sb, bias_sh, bias_ss, t.b, t.kv0, t.len_q};
+  m.ds32 = 0;
+#endif
+  run(m, zero, smem, wg - 1, warp & 3, lane, tid, scale, row_limit, d_qk, d_v, dk_ss, dv_ss, walk, dk_at, dv_at);
 #endif
 }

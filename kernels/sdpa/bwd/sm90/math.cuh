@@ -8,6 +8,9 @@
 #include "common/wgmma.cuh"
 #include "sdpa/bwd/sm90/config.cuh"
 #include "sdpa/bwd/sm90/pieces.cuh"
+#if FG_BIAS
+#include "sdpa/bwd/sm90/bias.cuh"
+#endif
 
 namespace fg {
 
@@ -18,14 +21,18 @@ struct Math {
   static constexpr bool CHAIN_INPUTS = false;  // true: the maps of Q, K, V show what main's direct predecessor writes
   u32 smem, wg, warp, lane;  // wg 0, 1; warp 0..3 in it
   float sl2;                 // scale * log2e
-  u32 ph, turn;              // parity bit of each Q / dO buffer; parity of the relay
+  u32 ph, turn;              // parity bit of each Q / dO buffer; parity of the relay (FG_STAGED: a bit of each stage)
   // Descriptor bases at shared memory 0, every tile a constant away: K-major (d_n; d_kv and d_ds for this warpgroup), MN-major with the chunk distance
   // of Q and dO (d_qt) and of K (d_kt).
   u64 d_n, d_kv, d_qt, d_kt, d_ds;
 
-  float s[NS], dp[NS], dq[NQ], dk[DQK / 2], dv[DV / 2];
+  float s[NS], dp[NP], dq[NQ], dk[DQK / 2], dv[DV / 2];
   u32 p[NS / 2], ds[NS / 2];
   float st[TQ / 4];  // row statistics in use
+#if FG_BIAS
+  Bias bias;
+  u32 ds32;  // parity of the way to dBias
+#endif
 
   FG_DEV void init(u32 zero, u32 smem_, u32 wg_, u32 warp_, u32 lane_, float scale) {
     smem = smem_, wg = wg_, warp = warp_, lane = lane_;
@@ -48,33 +55,37 @@ struct Math {
     pin(dk), pin(dv);
   }
 
-  // ---- products: issue and commit; at: buffer ----
-  FG_DEV void issue_s(u32 at) {
-    const u64 k_a = at_buffer(d_kv, OFF_K), q_b = at_buffer(d_n, OFF_Q + at * Q_BYTES);
-    pin(s), wgmma_fence();
+  // ---- products: issue and commit; at: buffer, i: which half where a tile has halves ----
+  FG_DEV static float (&part(float (&x)[NS], int i))[NP] { return *(float(*)[NP])(x + i * NP); }
+  FG_DEV void issue_s(u32 at, int i = 0) {
+    const u64 k_a = at_buffer(d_kv, OFF_K), q_b = at_buffer(d_n, OFF_Q + at * Q_BYTES + i * PQ * 128);
+    float(&x)[NP] = part(s, i);
+    pin(x), wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < DQK / 16; k++) Wgmma<BF16, TQ>::ss(s, k_a + kstep(k, KCH), q_b + kstep(k, QCH), k != 0);
+    for (int k = 0; k < DQK / 16; k++) Wgmma<BF16, PQ>::ss(x, k_a + kstep(k, KCH), q_b + kstep(k, QCH), k != 0);
     wgmma_commit();
   }
-  FG_DEV void issue_dp(u32 at) {
-    const u64 v_a = at_buffer(d_kv, OFF_V), do_b = at_buffer(d_n, OFF_DO + at * DO_BYTES);
+  FG_DEV void issue_dp(u32 at, int i = 0) {
+    const u64 v_a = at_buffer(d_kv, OFF_V), do_b = at_buffer(d_n, OFF_DO + at * DO_BYTES + i * PQ * 128);
     pin(dp), wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < DV / 16; k++) Wgmma<BF16, TQ>::ss(dp, v_a + kstep(k, KCH), do_b + kstep(k, QCH), k != 0);
+    for (int k = 0; k < DV / 16; k++) Wgmma<BF16, PQ>::ss(dp, v_a + kstep(k, KCH), do_b + kstep(k, QCH), k != 0);
     wgmma_commit();
   }
-  FG_DEV void issue_dv(u32 at) {
+  FG_DEV void issue_dv(u32 at, int i = 0) {
     const u64 do_t = at_buffer(d_qt, OFF_DO + at * DO_BYTES);
-    pin(dv), wgmma_fence();
+    if (i == 0) pin(dv);
+    wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < TQ / 16; k++) Wgmma<BF16, DV, 1>::rs(dv, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3], do_t + k * 128, 1);
+    for (int k = i * PQ / 16; k < (i + 1) * PQ / 16; k++) Wgmma<BF16, DV, 1>::rs(dv, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3], do_t + k * 128, 1);
     wgmma_commit();
   }
-  FG_DEV void issue_dk(u32 at) {
+  FG_DEV void issue_dk(u32 at, int i = 0) {
     const u64 q_t = at_buffer(d_qt, OFF_Q + at * Q_BYTES);
-    pin(dk), wgmma_fence();
+    if (i == 0) pin(dk);
+    wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < TQ / 16; k++) Wgmma<BF16, DQK, 1>::rs(dk, ds[4 * k], ds[4 * k + 1], ds[4 * k + 2], ds[4 * k + 3], q_t + k * 128, 1);
+    for (int k = i * PQ / 16; k < (i + 1) * PQ / 16; k++) Wgmma<BF16, DQK, 1>::rs(dk, ds[4 * k], ds[4 * k + 1], ds[4 * k + 2], ds[4 * k + 3], q_t + k * 128, 1);
     wgmma_commit();
   }
   FG_DEV void issue_dq(u32 at) {
@@ -106,43 +117,82 @@ struct Math {
   // ---- element-wise pieces ----
   // The rows' numbers of each 8-column block. With 48 rows they are loaded before the wait for the product they go with; at 64 rows that was 3-8 %
   // slower, at 128 it does not fit.
-  static constexpr bool EARLY_STATS = TQ == 48;
+  static constexpr bool EARLY_STATS = TQ == 48 && !FG_BIAS;
   FG_DEV void stat(u32 at, int j) { lds_f32x2(smem + at + (lane & 3) * 8 + j * 32, st[2 * j], st[2 * j + 1]); }
   FG_DEV void early(u32 at) {
     if (!EARLY_STATS) return;
 #pragma unroll
     for (int j = 0; j < TQ / 8; j++) stat(at, j);
   }
-  FG_DEV void softmax(u32 at) {
+  // S has landed: bias, masks.
+  FG_DEV void scores(const Walk& w, int i = 0) {
+    const i32 q0 = w.qb * TQ + i * PQ;
+    const u32 row = wg * 64 + warp * 16 + (lane >> 2);
+#if FG_BIAS
+    add_bias(part(s, i), w, bias, q0, row, lane, sl2);
+    mask_scores(part(s, i), w, q0, row, lane, 1.f);
+#else
+    mask_scores(part(s, i), w, q0, row, lane, sl2);
+#endif
+  }
+  FG_DEV void softmax(u32 at, int i = 0) {
 #pragma unroll
-    for (int j = 0; j < TQ / 8; j++) {
+    for (int j = i * PQ / 8; j < (i + 1) * PQ / 8; j++) {
       if (!EARLY_STATS) stat(lse_at(at), j);
 #pragma unroll
-      for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(fmaf(s[4 * j + e], sl2, st[2 * j + (e & 1)]));
+      for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(FG_BIAS ? s[4 * j + e] + st[2 * j + (e & 1)] : fmaf(s[4 * j + e], sl2, st[2 * j + (e & 1)]));
       p[2 * j] = pack2<BF16>(s[4 * j], s[4 * j + 1]);
       p[2 * j + 1] = pack2<BF16>(s[4 * j + 2], s[4 * j + 3]);
     }
   }
-  FG_DEV void dsoftmax(u32 at) {
+  FG_DEV void dsoftmax(u32 at, int i = 0) {
+#if FG_DBIAS
+    const u32 at32 = ds32_lane(smem, wg * 64 + warp * 16 + (lane >> 2), lane);
+    if (i == 0) mbar_wait(smem + BAR_DS32_FREE, ds32 ^ 1);
+#endif
 #pragma unroll
-    for (int j = 0; j < TQ / 8; j++) {
+    for (int j = i * PQ / 8; j < (i + 1) * PQ / 8; j++) {
       if (!EARLY_STATS) stat(delta_at(at), j);
       const float a = st[2 * j], b = st[2 * j + 1];
-      ds[2 * j] = pack2<BF16>(s[4 * j] * (dp[4 * j] - a), s[4 * j + 1] * (dp[4 * j + 1] - b));
-      ds[2 * j + 1] = pack2<BF16>(s[4 * j + 2] * (dp[4 * j + 2] - a), s[4 * j + 3] * (dp[4 * j + 3] - b));
+      const float* y = dp + 4 * j - i * NP;
+      const float x[4] = {s[4 * j] * (y[0] - a), s[4 * j + 1] * (y[1] - b), s[4 * j + 2] * (y[2] - a), s[4 * j + 3] * (y[3] - b)};
+#if FG_DBIAS
+      put_ds32(at32, j, x);
+#endif
+      ds[2 * j] = pack2<BF16>(x[0], x[1]);
+      ds[2 * j + 1] = pack2<BF16>(x[2], x[3]);
     }
+#if FG_DBIAS
+    if (i == PARTS - 1) {
+      fence_cta();
+      __syncwarp();
+      if (lane == 0) mbar_arrive(smem + BAR_DS32_FULL);
+      ds32 ^= 1;
+    }
+#endif
     // dS^T -> [q][kv]: matrices (kv 0-7, kv 8-15) x (q 0-7, q 8-15), transposed on the way
     const u32 base = smem + OFF_DS + at * DS_BYTES + wg * QCH;
     const u32 q = ((lane >> 4) & 1) * 8 + (lane & 7), unit = 2 * warp + ((lane >> 3) & 1);
     const u32 at_lane = base + q * 128 + ((unit ^ (q & 7)) << 4);
 #pragma unroll
-    for (int j = 0; j < TQ / 16; j++) stsm4t(at_lane + j * 2048, ds[4 * j], ds[4 * j + 1], ds[4 * j + 2], ds[4 * j + 3]);
+    for (int j = i * PQ / 16; j < (i + 1) * PQ / 16; j++) stsm4t(at_lane + j * 2048, ds[4 * j], ds[4 * j + 1], ds[4 * j + 2], ds[4 * j + 3]);
   }
   FG_DEV void add_block(float* to) {
 #pragma unroll
     for (int j = 0; j < NQ / 4; j++) red_v4(to + j * 128, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
   }
   FG_DEV void add_dq(float* to, u32 at) {
+#if FG_STAGED
+    mbar_wait(smem + BAR_DQ_GO + 8 * at, ((turn >> at) & 1) ^ 1);
+    const u32 stage = smem + OFF_STAGE + at * DQ_BYTES + dq_lane() * 4;
+#pragma unroll
+    for (int j = 0; j < NQ / 4; j++)
+      sts_v4(stage + j * 512, __float_as_uint(dq[4 * j]), __float_as_uint(dq[4 * j + 1]), __float_as_uint(dq[4 * j + 2]), __float_as_uint(dq[4 * j + 3]));
+    fence_async_smem();
+    __syncwarp();
+    if (lane == 0) mbar_arrive(smem + BAR_DQ_DONE + 8 * at);
+    turn ^= 1u << at;
+#else
     if (FG_DET) mbar_wait(smem + BAR_DQ_GO, turn);
     add_block(to);
     third_dq(to, at);
@@ -151,6 +201,7 @@ struct Math {
       if (lane == 0) mbar_arrive(smem + BAR_DQ_DONE);
       turn ^= 1;
     }
+#endif
   }
   // This thread's place in a tile of dq_accum (chain.cuh: 16x8 tiles of 128 floats, head dim first). dQ^T: (16 head-dim columns) x (8 rows) tiles, rows
   // first, in blocks of TQ rows by D_QK.
@@ -190,7 +241,7 @@ struct Math {
       issue_dp(at);
       early(lse_at(at));
       wgmma_wait<1>(), pin(s);
-      mask_scores(s, w, wg * 64 + warp * 16 + (lane >> 2), lane, sl2);
+      scores(w);
       softmax(at);
       early(delta_at(at));
       wgmma_wait<0>(), pin(dp);
@@ -201,6 +252,28 @@ struct Math {
       wgmma_wait<1>(), pin(dv);
       free_do(at);
       issue_dk(at);
+      wgmma_wait<1>(), pin(dq);
+      add_dq(w.dq, at);
+      wgmma_wait<0>(), pin(dk);
+      free_q(at);
+      next_tile(w);
+    }
+#elif FG_ORDER == 4
+    // One tile after the other in two halves. Slower than order 0: products of 64 columns fill the shared-memory ports. It keeps 32 registers fewer.
+#pragma unroll 1
+    for (i32 i = 0; i < n; i++) {
+      const u32 at = i & 1;
+      wait_q(at);
+      issue_s(at, 0);
+      issue_s(at, 1);
+      wait_do(at);
+      issue_dp(at, 0);
+      wgmma_wait<2>(), pin(part(s, 0));
+      halves(w, at);
+      issue_dq(at);
+      issue_dk(at, 1);
+      wgmma_wait<2>(), pin(dv);
+      free_do(at);
       wgmma_wait<1>(), pin(dq);
       add_dq(w.dq, at);
       wgmma_wait<0>(), pin(dk);
@@ -242,9 +315,25 @@ struct Math {
     free_q(at);
 #endif
   }
+  // From the first half of S to dS visible.
+  FG_DEV void halves(const Walk& w, u32 at) {
+    scores(w, 0);
+    softmax(at, 0);
+    issue_dv(at, 0);
+    wgmma_wait<1>(), pin(dp), pin(part(s, 1));
+    dsoftmax(at, 0);
+    issue_dp(at, 1);
+    issue_dk(at, 0);
+    scores(w, 1);
+    softmax(at, 1);
+    issue_dv(at, 1);
+    wgmma_wait<2>(), pin(dp);
+    dsoftmax(at, 1);
+    ds_ready();
+  }
   // From S ready (dP in flight) to dS visible and dV done.
   FG_DEV void head(const Walk& w, u32 at) {
-    mask_scores(s, w, wg * 64 + warp * 16 + (lane >> 2), lane, sl2);
+    scores(w);
     softmax(at);
     early(delta_at(at));
     wgmma_wait<0>(), pin(dp);

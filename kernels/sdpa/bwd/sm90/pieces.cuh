@@ -4,15 +4,10 @@
 
 namespace fg {
 
-constexpr int NS = TQ / 2;                     // accumulator registers of S^T and of dP^T
+constexpr int NS = TQ / 2;                     // accumulator registers of S^T
+// Orders from 4 on take a q tile in two halves of its rows.
+constexpr int PARTS = FG_ORDER >= 4 ? 2 : 1, PQ = TQ / PARTS, NP = PQ / 2;
 constexpr u32 QCH = TQ * 128, KCH = TK * 128;  // bytes from one 64-column chunk to the next
-
-template <class T> struct RemoveRef {
-  using type = T;
-};
-template <class T> struct RemoveRef<T&> {
-  using type = T;
-};
 
 // Row statistics of a buffer.
 FG_DEV u32 lse_at(u32 buffer) { return OFF_LSE + buffer * (TQ * 4); }
@@ -36,6 +31,9 @@ struct Walk {
   i32 edge_lo, edge_hi;  // tiles whose first row is below / above these straddle a mask edge
   i32 first, last;       // row q0 keeps keys kv0 + x with x <= q0 - first and x >= q0 - last
   i32 keys;              // valid keys of the kv tile
+#if FG_BIAS
+  i32 h;                 // current query head
+#endif
 };
 FG_DEV Walk make_walk(const Tile& t, i32 heads, i32 ws_rows, float* dq) {
   Walk w;
@@ -47,7 +45,10 @@ FG_DEV Walk make_walk(const Tile& t, i32 heads, i32 ws_rows, float* dq) {
   w.first = t.kv0 - t.band.diag - t.band.right;
   w.last = t.kv0 - t.band.diag + t.band.left;
   w.edge_lo = w.keys < TK ? 0x7fffffff : FG_CAUSAL ? w.first + TK - 1 : -1;
-  w.edge_hi = FG_WINDOW ? w.last - (TQ - 1) : 0x7fffffff;
+  w.edge_hi = FG_WINDOW ? w.last - (PQ - 1) : 0x7fffffff;
+#if FG_BIAS
+  w.h = t.h0;
+#endif
   return w;
 }
 
@@ -55,15 +56,18 @@ FG_DEV void next_tile(Walk& w) {
   if (w.qb == w.lo) {
     w.qb = w.hi - 1;
     w.dq += w.head_jump;
+#if FG_BIAS
+    w.h++;
+#endif
   } else {
     w.qb--;
     w.dq -= TQ * DQK;
   }
 }
 
-// Dead scores of one warpgroup's fragment of S^T (wgmma.cuh; TQ columns) become what exp2 turns into 0. row: this lane's first key in the kv tile.
-FG_DEV void mask_scores(float (&s)[TQ / 2], const Walk& w, u32 row, u32 lane, float sl2) {
-  const i32 q0 = w.qb * TQ;
+// Dead scores of one warpgroup's fragment of S^T (wgmma.cuh; 2 N columns) become what exp2 turns into 0. q0: first row; row: this lane's first key in the
+// kv tile.
+template <int N> FG_DEV void mask_scores(float (&s)[N], const Walk& w, i32 q0, u32 row, u32 lane, float sl2) {
   bool edge = q0 < w.edge_lo;
   if (FG_WINDOW) edge |= q0 > w.edge_hi;
   if (!edge) return;
@@ -72,12 +76,12 @@ FG_DEV void mask_scores(float (&s)[TQ / 2], const Walk& w, u32 row, u32 lane, fl
   for (int h = 0; h < 2; h++) {
     const i32 key = (i32)row + 8 * h, q = q0 + 2 * (i32)(lane & 3);
     // columns first .. last of this row are kept
-    i32 first = FG_CAUSAL ? key + w.first - q : -TQ;
-    const i32 last = FG_WINDOW ? key + w.last - q : 2 * TQ;
-    if (key >= w.keys) first = TQ;
+    i32 first = FG_CAUSAL ? key + w.first - q : -2 * N;
+    const i32 last = FG_WINDOW ? key + w.last - q : 4 * N;
+    if (key >= w.keys) first = 2 * N;
     asm volatile("" : "+r"(first));  // else ptxas turns the branch into selects that every tile pays for
 #pragma unroll
-    for (int j = 0; j < TQ / 8; j++)
+    for (int j = 0; j < N / 4; j++)
 #pragma unroll
       for (int e = 0; e < 2; e++) {
         bool out = 8 * j + e < first;
@@ -85,6 +89,9 @@ FG_DEV void mask_scores(float (&s)[TQ / 2], const Walk& w, u32 row, u32 lane, fl
         s[4 * j + 2 * h + e] = out ? dead : s[4 * j + 2 * h + e];
       }
   }
+}
+template <int N> FG_DEV void mask_scores(float (&s)[N], const Walk& w, u32 row, u32 lane, float sl2) {
+  mask_scores(s, w, w.qb * TQ, row, lane, sl2);
 }
 
 }  // namespace fg

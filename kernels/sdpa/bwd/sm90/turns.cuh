@@ -1,0 +1,56 @@
+// How dQ of a deterministic graph gets its order: the CTAs of a head add to a q tile one after the other in ascending kv order. The awaited CTA has a
+// lower blockIdx.x, so it is resident or done.
+#pragma once
+#include "sdpa/bwd/sm90/config.cuh"
+
+namespace fg {
+
+// One lane passes the turns; the math warps add. Neither the wait nor the drain of the release touches a math warp. `turns`: counters of head h0.
+FG_DEV void relay(u32 smem, const Tile& t, i32 heads, i32* turns, i32 q_tiles) {
+  u32 ph = 0;
+#pragma unroll 1
+  for (i32 h = 0; h < heads; h++, turns += q_tiles)
+#pragma unroll 1
+    for (i32 qb = t.hi - 1; qb >= t.lo; qb--) {
+      const i32 mine = t.kv0 / TK - kv_tile_first<FG_WINDOW, TK>(t.band, qb * TQ);
+      while (ld_acquire(turns + qb) != mine) {
+      }
+      mbar_arrive(smem + BAR_DQ_GO);
+      mbar_wait(smem + BAR_DQ_DONE, ph);
+      ph ^= 1;
+      st_release(turns + qb, mine + 1);
+    }
+}
+
+FG_DEV void bulk_store(float* dst, u32 src, u32 bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(src), "r"(bytes) : "memory");
+}
+// STAGED: the math warps leave dQ in one of two stages and go on; two lanes, one a stage, wait for the turn and let the bulk engine add. A CTA may so be
+// two tiles ahead of its turn, and the drain of one tile runs beside the wait for the next. Whoever comes first stores: dq_accum need not be zero
+// where every tile is visited. The fences order the generic-proxy turn and the async-proxy adds in both directions. dq: tile 0 of head h0.
+FG_DEV void staged_relay(u32 smem, const Tile& t, i32 heads, i32* turns, i32 q_tiles, u32 stage, float* dq, i64 head_floats) {
+  u32 ph = 0, n = 0;
+  const u32 from = smem + OFF_STAGE + stage * DQ_BYTES;
+#pragma unroll 1
+  for (i32 h = 0; h < heads; h++, turns += q_tiles, dq += head_floats)
+#pragma unroll 1
+    for (i32 qb = t.hi - 1; qb >= t.lo; qb--) {
+      if ((n++ & 1) != stage) continue;
+      const i32 mine = t.kv0 / TK - kv_tile_first<FG_WINDOW, TK>(t.band, qb * TQ);
+      mbar_wait(smem + BAR_DQ_DONE + 8 * stage, ph);
+      ph ^= 1;
+      while (ld_acquire(turns + qb) != mine) {
+      }
+      fence_async_global();
+      if (mine == 0) bulk_store(dq + (i64)qb * TQ * DQK, from, DQ_BYTES);
+      else bulk_add(dq + (i64)qb * TQ * DQK, from, DQ_BYTES);
+      tma_commit();
+      tma_wait_read<0>();
+      mbar_arrive(smem + BAR_DQ_GO + 8 * stage);
+      tma_wait_all<0>();
+      fence_async_global();
+      st_release(turns + qb, mine + 1);
+    }
+}
+
+}  // namespace fg
