@@ -76,6 +76,7 @@ mod tests {
             (20850, "nvfp4_qat_bwd_cpu"),
             (20900, "grouped_gemm_dsrelu_sm90"),
             (20950, "grouped_gemm_dsrelu_cpu"),
+            (21000, "moe_grouped_matmul_sm90"),
             (21050, "moe_grouped_matmul_cpu"),
         ] {
             assert!(row_by_id(id).map(|r| r.name) == Some(name) || RETIRED.contains(&id), "{id} {name}");

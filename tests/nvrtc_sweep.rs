@@ -16,6 +16,9 @@ mod forward;
 #[allow(dead_code, reason = "shared with the GPU program of the grouped product, which uses all of it")]
 #[path = "gpu_grouped/cases/mod.rs"]
 mod grouped;
+#[allow(dead_code, reason = "shared with the GPU program of the plain grouped product, which uses all of it")]
+#[path = "gpu_moe/cases.rs"]
+mod moe;
 #[allow(dead_code, reason = "shared with the GPU program, which uses all of it")]
 #[path = "gpu/plan.rs"]
 mod plan;
@@ -242,6 +245,28 @@ fn every_input_of_the_grouped_row_compiles_within_its_budget() {
         }
     }
     let (faults, kernels) = sweep(work, false);
+    assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// The plain grouped product: every mode, output and form of offsets and weights, with bf16 operands.
+#[test]
+fn every_form_of_the_plain_grouped_row_compiles_within_its_budget() {
+    if !have_nvrtc() {
+        return;
+    }
+    let row = row_by_name("moe_grouped_matmul_sm90").expect("a row of MANIFEST");
+    let target = Target::describe(90).expect("a known device");
+    let mut work = Vec::new();
+    for case in moe::all().iter().filter(|c| c.input == DType::BF16) {
+        let plan =
+            (row.lower)(&Facts::Moe(Box::new(case.facts())), &Knobs::NONE, &target).unwrap_or_else(|d| panic!("{case}: {d}"));
+        work.extend(plan.steps.into_iter().filter_map(|s| match s {
+            Step::Kernel(launch) => Some((90, launch)),
+            Step::Host(_) => None,
+        }));
+    }
+    let (faults, kernels) = sweep(work, false);
+    assert!(kernels >= 18, "{kernels} kernels");
     assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
 }
 

@@ -23,9 +23,12 @@ pub mod matching;
 pub mod oracle;
 pub mod routing;
 pub mod rows;
+mod sm90;
 #[cfg(test)]
 pub mod testing;
 
+#[cfg(test)]
+mod sm90_tests;
 #[cfg(test)]
 mod tests;
 

@@ -4,7 +4,28 @@ use crate::caps::MoeCaps;
 use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Maturity, Row};
 
 /// Every row.
-pub static ROWS: &[Row] = &[CPU];
+pub static ROWS: &[Row] = &[SM90, CPU];
+
+const SM90: Row = Row {
+    id: 21000,
+    name: "moe_grouped_matmul_sm90",
+    maturity: Maturity::OptIn,
+    caps: Caps::Moe(MoeCaps {
+        // wgmma exists on 9.0 only.
+        arch: Arch::Sm { lo: 90, hi: 90 },
+        inputs: &[(DType::BF16, None), (DType::F16, None)],
+        output: &[DType::F32, DType::F16, DType::BF16],
+        features: FeatureSet::of(&[F::NMajorB, F::StatusWord, F::GatherTokens, F::ScatterTokens]),
+    }),
+    knobs: &[],
+    note: Some(
+        "Multiplies 16-bit operands as they lie, in tiles of 128 rows by 256 columns; groups may end anywhere. K, N and row strides must be multiples \
+         of 8. Block-scaled operands are left to the CPU row.",
+    ),
+    sources: super::sm90::SOURCES,
+    extra: |row, facts, knobs, target| super::sm90::extra(row, facts, knobs, target),
+    lower: |facts, knobs, target| super::sm90::lower(&SM90, facts, knobs, target),
+};
 
 const CPU: Row = Row {
     id: 21050,

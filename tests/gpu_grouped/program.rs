@@ -1,0 +1,140 @@
+//! What a program of one row's cases does with its arguments: list, compile, run, write evidence.
+
+use crate::device::Gpu;
+use crate::evidence;
+use crate::work::{Tally, Verdict};
+use frostgraph::engines::{family_of, row_by_name, Facts, Knobs, LaunchPlan, Target};
+use frostgraph::runtime::{compile_bundle, Bundle, CudaDevice};
+use frostgraph::{Error, ErrorCode, Result};
+use std::fmt::Display;
+
+/// The cases of one row and how they are run.
+pub struct Suite<C> {
+    /// The row under test.
+    pub engine: &'static str,
+    /// Names the case list in evidence records.
+    pub name: &'static str,
+    pub seed: u64,
+    pub all: fn() -> Vec<C>,
+    pub facts: fn(&C) -> Facts,
+    /// The relative error of a case.
+    pub case: fn(&Gpu, &C, u64) -> Result<f64>,
+    pub specials: &'static [Special],
+}
+
+/// What no single case shows: a name and a test.
+pub type Special = (&'static str, fn(&Gpu, u64) -> Result<f64>);
+
+/// The launches of a case.
+pub fn lower(engine: &str, facts: &Facts, case: &dyn Display, target: &Target) -> Result<LaunchPlan> {
+    let row = row_by_name(engine).ok_or_else(|| Error::new(ErrorCode::UnknownEngine, engine, "a row of MANIFEST"))?;
+    let family = family_of(row.id).ok_or_else(|| Error::new(ErrorCode::UnknownEngine, engine, "a family"))?;
+    let refused = |d: String| Error::new(ErrorCode::CheckFailed, d, "a case that the row serves").at(case.to_string());
+    if let Some(d) = (family.mismatch)(row, facts, &Knobs::NONE, target) {
+        return Err(refused(d.to_string()));
+    }
+    (row.lower)(facts, &Knobs::NONE, target).map_err(|d| refused(d.to_string()))
+}
+
+fn option<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
+    args.iter().position(|a| a == name).and_then(|i| args.get(i + 1)).map(String::as_str)
+}
+
+/// The device, unless there is none that the row runs on; says so.
+fn device(cases: usize) -> Option<CudaDevice> {
+    match CudaDevice::open(0) {
+        Ok(d) if matches!(d.target(), Target::Cuda { cc: 90, .. }) => Some(d),
+        Ok(d) => {
+            println!("{cases} cases lower; NOT RUN: {} is no Hopper GPU", d.name());
+            None
+        }
+        Err(e) => {
+            println!("{cases} cases lower; NOT RUN, no GPU: {e}");
+            None
+        }
+    }
+}
+
+impl<C: Display> Suite<C> {
+    /// Does what the arguments say; whether nothing failed.
+    fn work(&self, args: &[String]) -> Result<bool> {
+        let list = (self.all)();
+        let verb = args.first().map_or("", String::as_str);
+        let hopper = Target::describe(90).ok_or_else(|| Error::new(ErrorCode::CheckFailed, "90", "a described device"))?;
+        let seed = option(args, "--seed").and_then(|s| s.parse().ok()).unwrap_or(self.seed);
+        if verb == "list" {
+            list.iter().enumerate().for_each(|(i, c)| println!("{i} {c}"));
+            return Ok(true);
+        }
+        let plans: Vec<LaunchPlan> =
+            list.iter().map(|c| lower(self.engine, &(self.facts)(c), c, &hopper)).collect::<Result<_>>()?;
+        if verb == "compile" {
+            let bundle = compile_bundle(&["sm_90a"], &plans.iter().collect::<Vec<_>>())?;
+            let file = args.get(1).map_or("cases.bundle", String::as_str);
+            bundle.save(file.as_ref())?;
+            println!("{} kernels in {file}", bundle.kernels().count());
+            return Ok(true);
+        }
+        let Some(device) = device(list.len()) else { return Ok(true) };
+        if let Some(file) = option(args, "--bundle") {
+            Bundle::load(file.as_ref())?.install();
+        }
+        let number = |i: usize| args.get(i).and_then(|s| s.parse().ok());
+        let chosen: Vec<usize> = match verb {
+            "all" => (0..list.len()).collect(),
+            "cases" => (number(1).unwrap_or(0)..number(2).unwrap_or(list.len()).min(list.len())).collect(),
+            _ => (0..list.len()).step_by(10).collect(),
+        };
+        let gpu = Gpu::new(device)?;
+        let (mut results, mut tally) = (Vec::new(), Tally::default());
+        for i in chosen {
+            let case = &list[i];
+            let verdict =
+                self.verdict((self.case)(&gpu, case, seed ^ (i as u64) << 20), &format!("case {i} ({case}), seed {seed}"));
+            tally.add(&verdict);
+            results.push((evidence::features(&(self.facts)(case)), verdict));
+        }
+        for (name, special) in self.specials.iter().filter(|_| verb == "all") {
+            let verdict = self.verdict(special(&gpu, seed), &format!("special '{name}', seed {seed}"));
+            println!("special '{name}': {verdict:?}");
+            tally.add(&verdict);
+            results.push((vec!["special".into()], verdict));
+        }
+        println!(
+            "{}: {} passed, {} failed, worst relative error {:.2e}, seed {seed}",
+            self.name, tally.passed, tally.failed, tally.worst
+        );
+        if let Some(folder) = option(args, "--evidence") {
+            let list: Vec<_> = results.iter().map(|(f, v)| (self.engine, f.clone(), v)).collect();
+            let records = evidence::records(&gpu.device, self.name, seed, &list)?;
+            let file = format!("{folder}/{}-{}.json", evidence::short_name(gpu.device.name()), self.name);
+            std::fs::write(&file, format!("{records:#}\n"))
+                .map_err(|e| Error::new(ErrorCode::CheckFailed, format!("{file}: {e}"), "a file that can be written"))?;
+            println!("wrote {file}");
+        }
+        Ok(tally.failed == 0)
+    }
+
+    fn verdict(&self, result: Result<f64>, what: &str) -> Verdict {
+        match result {
+            Ok(error) => Verdict::Passed(error),
+            Err(e) => {
+                println!("FAILED {what}: {e}");
+                Verdict::Failed(e.to_string())
+            }
+        }
+    }
+
+    /// The program: exit code 0 when nothing failed, 1 otherwise.
+    pub fn main(&self) {
+        let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--nocapture" && a != "--test-threads").collect();
+        match self.work(&args) {
+            Ok(true) => {}
+            Ok(false) => std::process::exit(1),
+            Err(e) => {
+                eprintln!("{e}");
+                std::process::exit(1);
+            }
+        }
+    }
+}
