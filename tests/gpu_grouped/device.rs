@@ -34,6 +34,8 @@ pub struct Ready<'a> {
     inputs: BTreeMap<Uid, DeviceBuffer>,
     outputs: BTreeMap<Uid, (DeviceBuffer, usize)>,
     workspace: DeviceBuffer,
+    /// What inputs lead to by address.
+    _kept: Vec<DeviceBuffer>,
 }
 
 impl<'a> Ready<'a> {
@@ -53,7 +55,14 @@ impl<'a> Ready<'a> {
             made.insert(uid, (DeviceBuffer::new(&gpu.device, (len + 2 * GUARD) as u64)?, len));
         }
         let workspace = DeviceBuffer::new(&gpu.device, program.workspace_bytes() + 256)?;
-        Ok(Ready { gpu, program, inputs, outputs: made, workspace })
+        Ok(Ready { gpu, program, inputs, outputs: made, workspace, _kept: Vec::new() })
+    }
+
+    /// Keeps buffers that inputs lead to by address.
+    #[allow(dead_code, reason = "not every operation has addresses")]
+    pub fn keeping(mut self, buffers: Vec<DeviceBuffer>) -> Ready<'a> {
+        self._kept = buffers;
+        self
     }
 
     /// Puts one run on the stream.
@@ -77,6 +86,7 @@ impl<'a> Ready<'a> {
     }
 
     /// Writes an input again, where it is.
+    #[allow(dead_code, reason = "not every suite changes inputs")]
     pub fn rewrite(&self, uid: Uid, bytes: &[u8]) -> Result<()> {
         self.gpu.stream.synchronize()?;
         self.inputs[&uid].write(0, bytes)

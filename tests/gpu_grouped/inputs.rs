@@ -1,37 +1,12 @@
 //! Seeded inputs of a case.
 
 use crate::cases::{Case, Data};
+use crate::random::Random;
 use frostgraph::engines::codec::{e4m3, e5m2};
 use frostgraph::engines::grouped_gemm::Weights;
 use frostgraph::engines::{DType, Uid};
 use half::{bf16, f16};
 use std::collections::BTreeMap;
-
-/// splitmix64.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    /// In [-1, 1).
-    fn unit(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    }
-
-    /// About normal.
-    fn normal(&mut self) -> f32 {
-        (self.unit() + self.unit() + self.unit()) * 1.0
-    }
-}
 
 fn encode(d: DType, x: f32) -> Vec<u8> {
     match d {

@@ -1,9 +1,20 @@
 //! What a program of one row's cases does with its arguments: list, compile, run, write evidence.
+//!
+//! ```text
+//! (nothing)              every case must lower; with a GPU, every 10th case runs
+//! all [--evidence DIR]   the whole list and the specials
+//! cases FROM TO, one N.. parts of the list
+//! list                   the cases by number
+//! compile FILE           the kernels of the list as a bundle; needs no GPU
+//! options: --seed N, --bundle FILE
+//! ```
+//!
+//! Exit code 0 when nothing failed, 1 otherwise.
 
 use crate::device::Gpu;
 use crate::evidence;
 use crate::work::{Tally, Verdict};
-use frostgraph::engines::{family_of, row_by_name, Facts, Knobs, LaunchPlan, Target};
+use frostgraph::engines::{family_of, row_by_name, Caps, Facts, Knobs, LaunchPlan, Row, Target};
 use frostgraph::runtime::{compile_bundle, Bundle, CudaDevice};
 use frostgraph::{Error, ErrorCode, Result};
 use std::fmt::Display;
@@ -15,7 +26,12 @@ pub struct Suite<C> {
     /// Names the case list in evidence records.
     pub name: &'static str,
     pub seed: u64,
-    pub all: fn() -> Vec<C>,
+    /// Cases with a name; most have an empty one.
+    pub all: fn() -> Vec<(String, C)>,
+    /// What the row claims and no case of the list asks for (rule S6).
+    pub bare: fn(&Caps, &[Facts]) -> Vec<String>,
+    /// Cases of the specials.
+    pub samples: fn() -> Vec<C>,
     pub facts: fn(&C) -> Facts,
     /// The relative error of a case.
     pub case: fn(&Gpu, &C, u64) -> Result<f64>,
@@ -25,9 +41,13 @@ pub struct Suite<C> {
 /// What no single case shows: a name and a test.
 pub type Special = (&'static str, fn(&Gpu, u64) -> Result<f64>);
 
+fn row(engine: &str) -> Result<&'static Row> {
+    row_by_name(engine).ok_or_else(|| Error::new(ErrorCode::UnknownEngine, engine, "a row of MANIFEST"))
+}
+
 /// The launches of a case.
 pub fn lower(engine: &str, facts: &Facts, case: &dyn Display, target: &Target) -> Result<LaunchPlan> {
-    let row = row_by_name(engine).ok_or_else(|| Error::new(ErrorCode::UnknownEngine, engine, "a row of MANIFEST"))?;
+    let row = row(engine)?;
     let family = family_of(row.id).ok_or_else(|| Error::new(ErrorCode::UnknownEngine, engine, "a family"))?;
     let refused = |d: String| Error::new(ErrorCode::CheckFailed, d, "a case that the row serves").at(case.to_string());
     if let Some(d) = (family.mismatch)(row, facts, &Knobs::NONE, target) {
@@ -63,12 +83,25 @@ impl<C: Display> Suite<C> {
         let hopper = Target::describe(90).ok_or_else(|| Error::new(ErrorCode::CheckFailed, "90", "a described device"))?;
         let seed = option(args, "--seed").and_then(|s| s.parse().ok()).unwrap_or(self.seed);
         if verb == "list" {
-            list.iter().enumerate().for_each(|(i, c)| println!("{i} {c}"));
+            list.iter()
+                .enumerate()
+                .for_each(|(i, (name, c))| println!("{i} {name}{}{c}", if name.is_empty() { "" } else { ": " }));
             return Ok(true);
         }
-        let plans: Vec<LaunchPlan> =
-            list.iter().map(|c| lower(self.engine, &(self.facts)(c), c, &hopper)).collect::<Result<_>>()?;
+        let facts: Vec<Facts> = list.iter().map(|(_, c)| (self.facts)(c)).collect();
+        let bare = (self.bare)(&row(self.engine)?.caps, &facts);
+        if !bare.is_empty() {
+            let given = format!("no case for {}", bare.join(", "));
+            return Err(Error::new(ErrorCode::CheckFailed, given, "a case for all that the row claims (S6)"));
+        }
+        let mut plans = Vec::new();
+        for ((name, case), facts) in list.iter().zip(&facts) {
+            plans.push(lower(self.engine, facts, case, &hopper).map_err(|e| e.at(name.clone()))?);
+        }
         if verb == "compile" {
+            for case in (self.samples)() {
+                plans.push(lower(self.engine, &(self.facts)(&case), &case, &hopper)?);
+            }
             let bundle = compile_bundle(&["sm_90a"], &plans.iter().collect::<Vec<_>>())?;
             let file = args.get(1).map_or("cases.bundle", String::as_str);
             bundle.save(file.as_ref())?;
@@ -82,17 +115,18 @@ impl<C: Display> Suite<C> {
         let number = |i: usize| args.get(i).and_then(|s| s.parse().ok());
         let chosen: Vec<usize> = match verb {
             "all" => (0..list.len()).collect(),
+            "one" => (1..args.len()).filter_map(number).filter(|&i| i < list.len()).collect(),
             "cases" => (number(1).unwrap_or(0)..number(2).unwrap_or(list.len()).min(list.len())).collect(),
             _ => (0..list.len()).step_by(10).collect(),
         };
         let gpu = Gpu::new(device)?;
         let (mut results, mut tally) = (Vec::new(), Tally::default());
         for i in chosen {
-            let case = &list[i];
+            let (name, case) = &list[i];
             let verdict =
-                self.verdict((self.case)(&gpu, case, seed ^ (i as u64) << 20), &format!("case {i} ({case}), seed {seed}"));
+                self.verdict((self.case)(&gpu, case, seed ^ (i as u64) << 20), &format!("case {i} {name} ({case}), seed {seed}"));
             tally.add(&verdict);
-            results.push((evidence::features(&(self.facts)(case)), verdict));
+            results.push((evidence::features(&facts[i]), verdict));
         }
         for (name, special) in self.specials.iter().filter(|_| verb == "all") {
             let verdict = self.verdict(special(&gpu, seed), &format!("special '{name}', seed {seed}"));

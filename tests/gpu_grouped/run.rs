@@ -1,96 +1,28 @@
 //! One case on the device: twice, on differently poisoned memory, with guard bands around everything.
 
 use crate::cases::{Case, Data};
+use crate::device::{fault, Gpu, Ready, POISON};
 use crate::inputs::inputs;
 use crate::judge::{judge, owned};
 use crate::lower;
+use crate::program::Special;
 use crate::want::Want;
 use frostgraph::engines::grouped_gemm::oracle::evaluate;
 use frostgraph::engines::grouped_gemm::{GroupedGemmFacts, Weights};
 use frostgraph::engines::{Facts, Uid};
-use frostgraph::runtime::{CudaDevice, CudaStream, DeviceBuffer, DeviceRange, Program};
-use frostgraph::{DType, Error, ErrorCode, Result};
+use frostgraph::runtime::{CudaStream, DeviceBuffer, Program};
+use frostgraph::{DType, Result};
 use std::collections::BTreeMap;
 
-/// Guard band on both sides of a buffer.
-const GUARD: usize = 1024;
-const POISON: u8 = 0xa5;
-
-/// A device with a stream.
-pub struct Gpu {
-    pub device: CudaDevice,
-    pub stream: CudaStream,
-}
-
-impl Gpu {
-    pub fn new(device: CudaDevice) -> Result<Gpu> {
-        Ok(Gpu { stream: CudaStream::new(&device)?, device })
-    }
-}
-
-fn fault(what: impl Into<String>) -> Error {
-    Error::new(ErrorCode::CheckFailed, what.into(), "what the oracle says")
-}
-
-/// A compiled case with its buffers.
-struct Ready<'a> {
-    gpu: &'a Gpu,
-    program: Program,
-    inputs: BTreeMap<Uid, DeviceBuffer>,
-    outputs: BTreeMap<Uid, (DeviceBuffer, usize)>,
-    /// Where weights at addresses are.
-    _weights: Vec<DeviceBuffer>,
-    workspace: DeviceBuffer,
-}
-
-impl<'a> Ready<'a> {
-    fn new(gpu: &'a Gpu, facts: &Facts, program: Program, data: &BTreeMap<Uid, Vec<u8>>) -> Result<Ready<'a>> {
-        let f = facts.expect_grouped_gemm();
-        let mut inputs = BTreeMap::new();
-        let (data, weights) = addressed(gpu, f, data)?;
-        for (&uid, bytes) in &data {
-            inputs.insert(uid, DeviceBuffer::from_slice(&gpu.device, bytes)?);
-        }
-        let mut outputs = BTreeMap::new();
-        for (_, port, _) in f.ports.all().filter(|p| p.2) {
-            let len = (port.dim.iter().product::<i64>() * i64::from(port.dtype.bits()) / 8) as usize;
-            outputs.insert(port.uid, (DeviceBuffer::new(&gpu.device, (len + 2 * GUARD) as u64)?, len));
-        }
-        let workspace = DeviceBuffer::new(&gpu.device, program.workspace_bytes() + 256)?;
-        Ok(Ready { gpu, program, inputs, outputs, _weights: weights, workspace })
-    }
-
-    fn queue(&self) -> Result<()> {
-        let operand = |uid: Uid| {
-            let output = self
-                .outputs
-                .get(&uid)
-                .map(|(b, len)| DeviceRange { address: b.range().address + GUARD as u64, bytes: *len as u64 });
-            output.or_else(|| self.inputs.get(&uid).map(|b| b.range()))
-        };
-        self.program.execute(self.gpu.stream.raw(), &operand, self.workspace.range())
-    }
-
-    fn poison(&self, workspace: u8) -> Result<()> {
-        for (buffer, _) in self.outputs.values() {
-            buffer.fill(&self.gpu.stream, 0, buffer.bytes(), POISON)?;
-        }
-        self.workspace.fill(&self.gpu.stream, 0, self.workspace.bytes(), workspace)
-    }
-
-    /// Outputs after the queued work; guard bands checked.
-    fn results(&self) -> Result<BTreeMap<Uid, Vec<u8>>> {
-        self.gpu.stream.synchronize()?;
-        let mut out = BTreeMap::new();
-        for (&uid, (buffer, len)) in &self.outputs {
-            let all = buffer.to_vec()?;
-            if all[..GUARD].iter().chain(&all[GUARD + len..]).any(|&b| b != POISON) {
-                return Err(fault(format!("bytes around output {uid} changed")));
-            }
-            out.insert(uid, all[GUARD..GUARD + len].to_vec());
-        }
-        Ok(out)
-    }
+/// Buffers of a case; where weights are at addresses, those are kept with them.
+fn ready<'a>(gpu: &'a Gpu, facts: &Facts, program: Program, data: &Bytes) -> Result<Ready<'a>> {
+    let f = facts.expect_grouped_gemm();
+    let (data, weights) = addressed(gpu, f, data)?;
+    let outputs = f.ports.all().filter(|p| p.2).map(|(_, port, _)| {
+        let len = port.dim.iter().product::<i64>() * i64::from(port.dtype.bits()) / 8;
+        (port.uid, len as usize)
+    });
+    Ok(Ready::new(gpu, program, &data, outputs)?.keeping(weights))
 }
 
 /// Operands by uid.
@@ -132,7 +64,7 @@ pub fn case(gpu: &Gpu, case: &Case, seed: u64) -> Result<f64> {
     let pooled = case.oracle_facts();
     let oracle = evaluate(&pooled, &views).map_err(|e| fault(e.to_string()))?;
     let want = Want::new(&pooled, &data, oracle);
-    let ready = Ready::new(gpu, &facts, Program::compile(&gpu.device, &[&plan])?, &data)?;
+    let ready = ready(gpu, &facts, Program::compile(&gpu.device, &[&plan])?, &data)?;
     ready.poison(0xff)?;
     ready.queue()?;
     let first = ready.results()?;
@@ -152,9 +84,6 @@ pub fn case(gpu: &Gpu, case: &Case, seed: u64) -> Result<f64> {
     judge(case, f, &want, &second).map_err(fault)?;
     Ok(error)
 }
-
-/// A special: its name and its test.
-pub type Special = (&'static str, fn(&Gpu, u64) -> Result<f64>);
 
 pub const SPECIALS: &[Special] = &[
     ("50 deterministic runs beside another stream have equal bits", |g, s| fifty(g, &sample(true), s)),
@@ -199,7 +128,7 @@ pub fn samples() -> Vec<Case> {
 
 fn fifty(gpu: &Gpu, case: &Case, seed: u64) -> Result<f64> {
     let (facts, plan) = lower(case, gpu.device.target())?;
-    let ready = Ready::new(gpu, &facts, Program::compile(&gpu.device, &[&plan])?, &inputs(case, seed))?;
+    let ready = ready(gpu, &facts, Program::compile(&gpu.device, &[&plan])?, &inputs(case, seed))?;
     let noise = CudaStream::new(&gpu.device)?;
     let junk = DeviceBuffer::new(&gpu.device, 64 << 20)?;
     let mut first = None;
@@ -220,7 +149,7 @@ fn fifty(gpu: &Gpu, case: &Case, seed: u64) -> Result<f64> {
 
 fn captured(gpu: &Gpu, case: &Case, seed: u64) -> Result<f64> {
     let (facts, plan) = lower(case, gpu.device.target())?;
-    let ready = Ready::new(gpu, &facts, Program::compile(&gpu.device, &[&plan])?, &inputs(case, seed))?;
+    let ready = ready(gpu, &facts, Program::compile(&gpu.device, &[&plan])?, &inputs(case, seed))?;
     ready.poison(1)?;
     ready.queue()?;
     let plain = ready.results()?;

@@ -1,17 +1,6 @@
 //! Proof of the plain grouped product on a GPU: the case list against the f64 oracle, repeated bits, untouched bytes.
 //!
-//! A plain program (`harness = false`), so that the built binary runs on a machine without Rust:
-//!
-//! ```text
-//! gpu_moe                      what `cargo test` does: every case must lower; with a GPU, every 10th case
-//! gpu_moe all [--evidence DIR] the whole list and the specials
-//! gpu_moe cases FROM TO        a part of the list
-//! gpu_moe list                 the cases by number
-//! gpu_moe compile FILE         the kernels of the list as a bundle; needs no GPU
-//! options: --seed N, --bundle FILE
-//! ```
-//!
-//! Exit code 0 when nothing failed, 1 otherwise.
+//! A plain program (`harness = false`), so that the built binary runs on a machine without Rust; its arguments are those of `program.rs`.
 
 mod cases;
 mod data;
@@ -31,7 +20,7 @@ mod run;
 mod work;
 
 use cases::Case;
-use frostgraph::engines::{Facts, LaunchPlan, Target};
+use frostgraph::engines::{Caps, Facts, LaunchPlan, Target};
 use frostgraph::Result;
 
 /// The row under test.
@@ -44,12 +33,24 @@ pub fn lower(case: &Case, target: &Target) -> Result<(Facts, LaunchPlan)> {
     Ok((facts, plan))
 }
 
+/// Features, inputs and outputs that the row claims and nobody asks for.
+fn bare(caps: &Caps, list: &[Facts]) -> Vec<String> {
+    let Caps::Moe(caps) = caps else { return vec![format!("{ENGINE} as a plain grouped product")] };
+    let used = |test: &dyn Fn(&Facts) -> bool| list.iter().any(test);
+    let features = caps.features.iter().filter(|x| !used(&|f| f.features().has(*x))).map(|x| x.to_string());
+    let inputs = caps.inputs.iter().filter(|x| !used(&|f| (f.expect_moe().input, None) == **x)).map(|x| format!("{x:?}"));
+    let outputs = caps.output.iter().filter(|x| !used(&|f| f.expect_moe().output == **x)).map(|x| x.to_string());
+    features.chain(inputs).chain(outputs).collect()
+}
+
 fn main() {
     program::Suite {
         engine: ENGINE,
         name: "moe_grouped_matmul",
         seed: 21_000,
-        all: cases::all,
+        all: || cases::all().into_iter().map(|c| (String::new(), c)).collect(),
+        bare,
+        samples: run::samples,
         facts: |c: &Case| Facts::Moe(Box::new(c.facts())),
         case: run::case,
         specials: run::SPECIALS,

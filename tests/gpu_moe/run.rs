@@ -85,6 +85,11 @@ fn sample(mode: MoeMode) -> Case {
     }
 }
 
+/// Cases of the specials, for a bundle.
+pub fn samples() -> Vec<Case> {
+    MoeMode::ALL.map(sample).to_vec()
+}
+
 fn fifty(gpu: &Gpu, seed: u64) -> Result<f64> {
     let noise = CudaStream::new(&gpu.device)?;
     let junk = DeviceBuffer::new(&gpu.device, 64 << 20)?;
