@@ -9,7 +9,7 @@ pub static ROWS: &[Row] = &[SM90, CPU];
 const SM90: Row = Row {
     id: 21000,
     name: "moe_grouped_matmul_sm90",
-    maturity: Maturity::OptIn,
+    maturity: Maturity::Default,
     caps: Caps::Moe(MoeCaps {
         // wgmma exists on 9.0 only.
         arch: Arch::Sm { lo: 90, hi: 90 },
