@@ -17,7 +17,7 @@ pub const SOURCES: &[&str] = &[CVT.1, DBIAS_CVT.1, DOT.1, DSINK.1, REDUCE.1, ZER
 
 /// Query rows of a tile at 192/128: no multiple of 64, so its dQ is accumulated transposed.
 const TRANSPOSED_TILE: i64 = 48;
-/// Loop order over two halves of a query tile: slower, but it leaves registers for the way to dBias.
+/// Loop order over two halves of a query tile: slower, but it leaves registers for a bias and the way to dBias.
 const HALVES: i64 = 4;
 /// Keys of a tile where dK and dV of 128 keys fit the accumulators, and above.
 const KV_TILE: i64 = 128;
@@ -138,7 +138,7 @@ fn overflow(row: &Row) -> Decline {
 /// Tiles, order of the kernel and share of a group of each block.
 pub(crate) fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
     let (dims, q_tile, kv_tile, order) = match f.d_qk {
-        ..=64 => ((64, 64), 128, KV_TILE, if f.ports.dbias.is_some() { HALVES } else { 0 }),
+        ..=64 => ((64, 64), 128, KV_TILE, if f.features.has(Feature::Bias) { HALVES } else { 0 }),
         65..=128 => ((128, 128), 64, KV_TILE, 2),
         129..=192 if f.d_v <= 128 => ((192, 128), TRANSPOSED_TILE, KV_TILE, 0),
         129..=192 => ((192, 192), 64, KV_TILE_WIDE, 0),
@@ -151,7 +151,7 @@ pub(crate) fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
     let rows = L2_GROUP / (6 * dims.0 + 2 * dims.1);
     let fit = (rows / (f.s_q * heads_item).max(1)).max(1);
     let interleave = match f.features.has(Feature::Deterministic) {
-        true => fit.max(4),
+        true => fit.max(16),
         false if causal && f.mask.left.is_none() => fit,
         false => 1,
     };

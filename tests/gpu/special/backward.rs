@@ -12,7 +12,7 @@ use frostgraph::{DType, Result};
 pub const ALL: &[Special] = &[
     ("a kernel reads the parameters that the host passes", faults::parameters),
     ("determinism: 50 runs, idle and beside a busy stream", determinism),
-    ("capture, replay with other inputs and newly dead rows", capture),
+    ("capture, replay with other inputs and newly dead rows", |g, s| capture(g, s, &Case::default())),
     ("the first execution of a process is inside a capture (report 136)", |g, s| {
         life::first_in_capture(g, &Case { mask: MaskKind::Causal, ..Case::default() }, s)
     }),
@@ -27,7 +27,7 @@ pub const ALL: &[Special] = &[
         faults::allocations(g, &[Case::default(), big(true, 128), Case { h_kv: 1, sink: true, ..Case::default() }], s)
     }),
     ("a faulting kernel: named error, no panic on drop (report 146)", |g, s| faults::faulting(g, &Case::default(), s)),
-    ("batch 65536 (report 28)", many_batches),
+    ("batch 65536 (report 28)", |g, s| many_batches(g, s, BWD)),
     // Elements: two bytes each, so 2^31 + 2^10 of them pass 2^32 bytes with two batch entries.
     ("physical batch stride above 2^32 bytes (rule S7)", |g, s| {
         check(g, &mut Rng(s), BWD, Far::Batches(2, (1 << 31) + (1 << 10)), DType::BF16)
@@ -47,7 +47,31 @@ pub const ALL: &[Special] = &[
     ("wgmma: token stride of 8e8 elements (report 23)", |g, s| {
         check(g, &mut Rng(s), BWD_SM90, Far::Tokens(800_000_000), DType::BF16)
     }),
+    ("wgmma: capture, replay with other inputs and newly dead rows", |g, s| {
+        [(64, 64), (128, 128), (192, 128)].into_iter().try_for_each(|(d_qk, d_v)| capture(g, s, &Case { d_qk, d_v, ..wgmma() }))
+    }),
+    ("wgmma: the first execution of a process is inside a capture (report 136)", |g, s| {
+        life::first_in_capture(g, &Case { mask: MaskKind::Causal, deterministic: true, ..wgmma() }, s)
+    }),
+    ("wgmma: two threads, one executable", |g, s| {
+        life::threads(g, &Case { mask: MaskKind::Causal, h_kv: 1, deterministic: true, d_qk: 128, d_v: 128, ..wgmma() }, s)
+    }),
+    ("wgmma: misaligned operands are typed errors (report 45)", |g, s| faults::misaligned(g, &wgmma(), [Q, K, DQ], s)),
+    ("wgmma: batch 65536 (report 28)", |g, s| many_batches(g, s, BWD_SM90)),
+    ("wgmma: physical batch stride above 2^32 elements (rule S7)", |g, s| {
+        check(g, &mut Rng(s), BWD_SM90, Far::Batches(2, (1 << 32) + (1 << 10)), DType::BF16)
+    }),
+    ("wgmma: execute allocates nothing on the host (I5)", |g, s| {
+        let of = |case: Case| Case { engine: BWD_SM90, ..case };
+        let sink = Case { h_kv: 1, sink: true, ..wgmma() };
+        let dbias = Case { bias: Some((DType::BF16, true)), dbias: Some(DType::BF16), deterministic: true, ..wgmma() };
+        faults::allocations(g, &[wgmma(), of(big(true, 128)), sink, dbias], s)
+    }),
 ];
+
+fn wgmma() -> Case {
+    Case { engine: BWD_SM90, ..Case::default() }
+}
 
 /// More blocks than fit, so that they are scheduled in waves.
 fn big(deterministic: bool, d: i64) -> Case {
@@ -67,14 +91,14 @@ fn determinism(gpu: &Gpu, seed: u64) -> Result<()> {
 }
 
 /// Lengths fall, so rows past them die; with 40 keys for 130 queries the first 90 rows see none.
-fn capture(gpu: &Gpu, seed: u64) -> Result<()> {
+fn capture(gpu: &Gpu, seed: u64, base: &Case) -> Result<()> {
     for deterministic in [false, true] {
         let with = |q: Vec<i64>, kv: Vec<i64>| Case {
             lens: Lens::Padded { q, kv },
             mask: MaskKind::CausalBottomRight,
             deterministic,
             h_kv: 2,
-            ..Case::default()
+            ..base.clone()
         };
         let cases = [with(vec![130, 130], vec![130, 130]), with(vec![130, 77], vec![130, 40]), with(vec![130, 1], vec![40, 0])];
         replays(gpu, &cases, seed)?;
@@ -82,7 +106,8 @@ fn capture(gpu: &Gpu, seed: u64) -> Result<()> {
     Ok(())
 }
 
-fn many_batches(gpu: &Gpu, seed: u64) -> Result<()> {
-    let case = Case { b: 65_536, h_q: 1, h_kv: 1, s_q: 4, s_kv: 4, d_qk: 8, d_v: 8, mask: MaskKind::Causal, ..Case::default() };
+fn many_batches(gpu: &Gpu, seed: u64, engine: &'static str) -> Result<()> {
+    let case =
+        Case { engine, b: 65_536, h_q: 1, h_kv: 1, s_q: 4, s_kv: 4, d_qk: 8, d_v: 8, mask: MaskKind::Causal, ..Case::default() };
     once(gpu, &case, seed)
 }

@@ -120,9 +120,10 @@ struct Math {
   static constexpr bool EARLY_STATS = TQ == 48 && !FG_BIAS;
   FG_DEV void stat(u32 at, int j) { lds_f32x2(smem + at + (lane & 3) * 8 + j * 32, st[2 * j], st[2 * j + 1]); }
   FG_DEV void early(u32 at) {
-    if (!EARLY_STATS) return;
+    if constexpr (EARLY_STATS) {
 #pragma unroll
-    for (int j = 0; j < TQ / 8; j++) stat(at, j);
+      for (int j = 0; j < TQ / 8; j++) stat(at, j);
+    }
   }
   // S has landed: bias, masks.
   FG_DEV void scores(const Walk& w, int i = 0) {
