@@ -4,6 +4,7 @@ import statistics
 import subprocess
 import sys
 import threading
+import time
 
 DEVICE = "cuda"
 # Clock ticks that the device waits before the first event, so that a slow caller has queued its launches by then (about 0.6 ms).
@@ -53,6 +54,7 @@ class Child:
         not spoken of."""
         timer = threading.Timer(seconds, self.process.kill)
         timer.start()
+        began = time.monotonic()
         spoken = set()
         try:
             self.process.stdin.write(json.dumps(cases))
@@ -69,6 +71,7 @@ class Child:
         code = self.process.wait()
         late = not timer.is_alive()
         timer.cancel()
+        print(f"{' '.join(self.process.args[2:])}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
         if code != 0:
             why = f"stopped after {seconds:.0f} s" if late else f"ended with {code}"
             for case in cases:

@@ -3,7 +3,7 @@
 use crate::Args;
 use frostgraph::{Error, ErrorCode, Result};
 use serde_json::{json, Map, Value};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 
 /// The lines of a script in the folder of `--peers` for these cases; none without it.
@@ -24,11 +24,18 @@ fn lines_of(script: &Path, args: &Args, what: &str, cases: Vec<Value>) -> Result
     if let Some(mut stdin) = child.stdin.take() {
         stdin.write_all(Value::Array(cases).to_string().as_bytes()).map_err(|e| fail(e.to_string()))?;
     }
-    let out = child.wait_with_output().map_err(|e| fail(e.to_string()))?;
-    if !out.status.success() {
-        return Err(fail(format!("{}", out.status)));
+    // Told as they come: a run that is cut off leaves what it had.
+    let mut found = Vec::new();
+    for line in child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
+        let line = line.map_err(|e| fail(e.to_string()))?;
+        println!("{line}");
+        found.extend(serde_json::from_str::<Value>(&line));
     }
-    Ok(String::from_utf8_lossy(&out.stdout).lines().filter_map(|l| serde_json::from_str(l).ok()).collect())
+    let status = child.wait().map_err(|e| fail(e.to_string()))?;
+    match status.success() {
+        true => Ok(found),
+        false => Err(fail(status.to_string())),
+    }
 }
 
 /// Lines that speak of the machine rather than of a case.

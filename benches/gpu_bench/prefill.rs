@@ -91,7 +91,7 @@ pub fn run(args: &Args, gpu: &Gpu, device: &Device) -> Vec<Map<String, Value>> {
         // One case that does not fit this device's memory is a result, not the end.
         let of_case = measure(args, gpu, case, device).unwrap_or_else(|e| failed(&e));
         println!("{}", peers::line(&json!({ "case": case.name(), "ours": of_case }), "fwd_ms"));
-        for (plan, r) in of_case["default"]["all_plans"].as_object().into_iter().flatten() {
+        for (plan, r) in of_case.get("default").and_then(|d| d["all_plans"].as_object()).into_iter().flatten() {
             println!("    {plan} {:.4} ms {:.0} TF/s", r["fwd_ms"].as_f64().unwrap_or(0.0), r["tflops"].as_f64().unwrap_or(0.0));
         }
         ours.push(of_case);
