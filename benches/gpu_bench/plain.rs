@@ -3,7 +3,7 @@
 use frostgraph::exec::Operand;
 use frostgraph::graph::{Graph, GraphOptions, MoeGroupedMatmul, Tensor};
 use frostgraph::plan::{BuildOptions, Plan};
-use frostgraph::{DType, Device, Result};
+use frostgraph::{DType, Device, ErrorCode, Result};
 
 /// The mode's name.
 pub const MODE: &str = "plain_bf16";
@@ -21,7 +21,11 @@ fn graph([m, n, k, experts]: [i64; 4]) -> Result<Graph> {
 
 /// The best plan, or none where no row serves it on this device.
 pub fn plan(device: &Device, extents: [i64; 4]) -> Result<Option<Plan>> {
-    Ok(graph(extents)?.build_with(device, &BuildOptions::all_engines())?.plans().next())
+    match graph(extents)?.build_with(device, &BuildOptions::all_engines()) {
+        Ok(built) => Ok(built.plans().next()),
+        Err(e) if e.code == ErrorCode::NoPlan => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 /// Boundaries from the groups' ends.
