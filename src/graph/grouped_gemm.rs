@@ -26,7 +26,7 @@ pub enum GemmWeights {
         /// Scale atoms, one slice an expert.
         sfb: TensorId,
     },
-    /// Two pools of any extents, and for each expert a byte offset into either.
+    /// Two pools of any extents, and for each expert a byte offset into either: multiples of 16.
     Pool {
         /// Payloads.
         b: TensorId,
@@ -37,8 +37,9 @@ pub enum GemmWeights {
         /// (L,), i64.
         sfb_ptrs: TensorId,
     },
-    /// For each expert a device address of its payload and of its scale atoms. The buffers are the caller's, must stay alive, and are
-    /// unknown to the graph, so nothing about them can be checked.
+    /// For each expert a device address, a multiple of 16, of its payload and of its scale atoms. The buffers are the caller's, must stay alive, and are
+    /// unknown to the graph, so nothing but null and alignment can be checked, on the device. No CPU row takes addresses: nothing could
+    /// tell the host a good one from a bad one, and a safe call must not depend on that; a pool serves the same there.
     Addresses {
         /// (L,), i64.
         b_ptrs: TensorId,
@@ -100,7 +101,7 @@ pub struct GroupedGemmDsrelu {
     pub norm_const: Option<TensorId>,
     /// Request dbias (L, N, 1), bf16.
     pub dbias: bool,
-    /// Request amax (L, 1), f32; not with FP8 results.
+    /// Request amax (L, 1), f32: the largest |D| of each expert before it is rounded, beside generated scales too.
     pub amax: bool,
     /// Request D_srelu (M, N, 1): the forward activation times prob.
     pub d_srelu: bool,

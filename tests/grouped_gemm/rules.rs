@@ -61,7 +61,13 @@ fn every_rule_of_facts_9_2_has_its_code() {
                 g.get_mut(h.out.d_col).unwrap().dtype = Some(DType::F8E4M3);
             }),
         ),
-        (12, code(&with(&|c| c.amax = true), none)),
+        (
+            12,
+            code(&fp4(&|c| (c.norm_const, c.attrs.d_dtype) = (true, DType::F8E4M3)), |g, h| {
+                g.get_mut(h.out.d_row).unwrap().dtype = Some(DType::BF16);
+                g.get_mut(h.out.d_col).unwrap().dtype = Some(DType::BF16);
+            }),
+        ),
         (13, code(&with(&|c| c.d_srelu = true), |g, h| drop_output(g, h, OutPort::SfdColDSrelu))),
         (14, code(&fp4(&|c| c.attrs.b_major = BMajor::N), none)),
         (19, code(&with(&|c| c.attrs.m_aligned = 128), none)),
@@ -224,6 +230,7 @@ fn facts_of_good_graphs() {
     assert_eq!(feature(&|c| c.dbias = true), only(Feature::DBias));
     assert_eq!(feature(&|c| c.attrs.discrete_col_sfd = true), only(Feature::DiscreteColSfd));
     assert_eq!(feature(&|c| c.d_srelu = true), only(Feature::DSrelu));
+    assert_eq!(feature(&|c| c.amax = true), only(Feature::Amax), "beside generated scales too");
     assert_eq!(feature(&|c| c.attrs.tanh_clamp_scale = Some(1.0)), only(Feature::TanhClamp));
     assert_eq!(feature(&|c| c.attrs.formula = DsreluFormula::PreactivationC), only(Feature::PreactivationC));
     assert_eq!(feature(&|c| c.b = B::Pool), only(Feature::PooledWeights));
