@@ -8,6 +8,10 @@
 //! Nothing is accumulated onto what the buffers held before. In the atoms of generated scales, places past the last column (of D_row) or past
 //! the last row (of a column scale's matrix) get code 0.
 //!
+//! Weights behind lists (`B_ptrs`, `SFB_ptrs`): byte offsets into a pool, or device addresses. Entries are multiples of 16 and lead inside their
+//! pool; of an address no more can be judged than that and that it is not null. An expert with rows and another entry is faulty, as one with a
+//! faulty end is: [`groups::Status`]. Host engines take no addresses: a safe call could not tell a good one from a bad one.
+//!
 //! Non-finite values:
 //! - a NaN scale (0xFF of E8M0, 0x7F of E4M3) or payload makes every G that it takes part in a NaN, and so do Inf times 0 and Inf minus Inf
 //!   of E5M2 payloads. Scales whose product leaves single precision do no harm where the block's sum is 0 or the result is in range;

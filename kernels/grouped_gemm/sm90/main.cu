@@ -266,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_grouped_gemm_mai
     }
     mbar_init_fence();
     tma_prefetch_map(&map_a);
-    tma_prefetch_map(&map_b);
+    if (!WEIGHT_LIST) tma_prefetch_map(&map_b);
     tma_prefetch_map(&map_c);
   }
   __syncthreads();
