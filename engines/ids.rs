@@ -73,6 +73,7 @@ mod tests {
             (20700, "nvfp4_qat_fwd_sm120"),
             (20717, "nvfp4_qat_fwd_sm90"),
             (20750, "nvfp4_qat_fwd_cpu"),
+            (20817, "nvfp4_qat_bwd_sm90"),
             (20850, "nvfp4_qat_bwd_cpu"),
             (20900, "grouped_gemm_dsrelu_sm90"),
             (20950, "grouped_gemm_dsrelu_cpu"),

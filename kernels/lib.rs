@@ -53,6 +53,8 @@ pub static SOURCES: &[Source] = sources![
     "qat/bwd/mma/main.cu",
     "qat/bwd/mma/p_fake.cuh",
     "qat/bwd/mma/prep.cu",
+    "qat/bwd/sm90/main.cu",
+    "qat/bwd/sm90/p_fake.cuh",
     "qat/fwd/blocks.cuh",
     "qat/fwd/mma/fake_p.cuh",
     "qat/fwd/mma/quantize.cu",

@@ -1,18 +1,26 @@
-//! The lowering of the NVFP4 backward against its kernels.
+//! The lowerings of the NVFP4 backward against their kernels.
 
-use super::goldens::cases;
-use super::lower::SOURCES;
-use super::rows;
+use super::goldens::{cases, sm120, sm90, sm90_cases};
+use super::{lower, sm90 as hopper};
 use crate::sdpa::{abi, goldens};
 use crate::{Arg, Launch};
 
+fn portable_launches() -> Vec<Launch> {
+    cases().iter().flat_map(|g| goldens::launches(sm120(), g)).collect()
+}
+
+fn sm90_launches() -> Vec<Launch> {
+    sm90_cases().iter().flat_map(|g| goldens::launches(sm90(), g)).collect()
+}
+
 fn launches() -> Vec<Launch> {
-    cases().iter().flat_map(|g| goldens::launches(&rows::ROWS[0], g)).collect()
+    portable_launches().into_iter().chain(sm90_launches()).collect()
 }
 
 #[test]
 fn parameters_are_those_of_the_kernels() {
-    abi::check_parameters(&launches(), SOURCES);
+    abi::check_parameters(&portable_launches(), lower::SOURCES);
+    abi::check_parameters(&sm90_launches(), hopper::SOURCES);
 }
 
 #[test]

@@ -4,7 +4,19 @@ use super::rows;
 use crate::sdpa::goldens::{self, Golden};
 use crate::sdpa::testing::{Case, Order};
 use crate::sdpa::Recipe;
-use crate::{DType, Knob, Knobs};
+use crate::{DType, Knob, Knobs, Row};
+
+fn row(name: &str) -> &'static Row {
+    rows::ROWS.iter().find(|r| r.name == name).expect("the row")
+}
+
+pub(super) fn sm90() -> &'static Row {
+    row("nvfp4_qat_bwd_sm90")
+}
+
+pub(super) fn sm120() -> &'static Row {
+    row("nvfp4_qat_bwd_sm120")
+}
 
 /// A graph as the specification has it: bf16, contiguous (B, H, S, D), head dim 128.
 pub(super) fn plain() -> Case {
@@ -37,7 +49,18 @@ pub(super) fn cases() -> Vec<Golden> {
     ]
 }
 
+pub(super) fn sm90_cases() -> Vec<Golden> {
+    let [_, causal, (_, _, relay, none), _] = <[Golden; 4]>::try_from(cases()).expect("four cases");
+    vec![
+        ("sm90_causal_d64", "sm_90", causal.2, none.clone()),
+        ("sm90_relay_gqa_window_padded_bshd_d64", "sm_90", relay, none.clone()),
+        ("sm90_long_gqa_d128", "sm_90", Case { s_q: 16_384, s_kv: 16_384, h_kv: 1, ..plain() }, none),
+    ]
+}
+
 #[test]
 fn launch_plans_match_their_goldens() {
-    goldens::check("nvfp4_qat_bwd", cases().iter().map(|g| (&rows::ROWS[0], g)), super::mismatch);
+    let (portable, hopper) = (cases(), sm90_cases());
+    let all = portable.iter().map(|g| (sm120(), g)).chain(hopper.iter().map(|g| (sm90(), g)));
+    goldens::check("nvfp4_qat_bwd", all, super::mismatch);
 }

@@ -11,7 +11,7 @@ use crate::sdpa_bwd::rules::{self, Choice};
 use crate::sdpa_bwd::workspace::{ws_rows, Regions, Route};
 use crate::{Arg, Base, Decline, DeclineCode as Code, Facts, Feature, Knobs, LaunchPlan, Row, SdpaFacts, Target};
 
-const PREP: Kernel = Kernel("prep", "qat/bwd/mma/prep.cu", "fg_qat_bwd_prep");
+pub(super) const PREP: Kernel = Kernel("prep", "qat/bwd/mma/prep.cu", "fg_qat_bwd_prep");
 
 /// Kernel sources of the chain.
 pub const SOURCES: &[&str] = &[PREP.1, QAT_MAIN.1, CVT.1, REDUCE.1];
@@ -30,12 +30,15 @@ pub fn extra(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option
     choose(row, facts.expect_sdpa(), knobs, target).err()
 }
 
+/// What neither CUDA row serves.
+pub(super) fn graph_rules(f: &SdpaFacts) -> Result<(), config::Refusal> {
+    [rules::mask, rules::lengths, rules::index_limits, grid].into_iter().find_map(|rule| rule(f)).map_or(Ok(()), Err)
+}
+
 /// Configuration, route and workspace, or the first rule that refuses: masks, lengths, index limits, tiles, resources.
 fn choose(row: &Row, f: &SdpaFacts, knobs: &Knobs, target: &Target) -> Result<Plan, Decline> {
     let refuse = |(code, fact, reason): config::Refusal| row.decline(code, fact, reason);
-    for rule in [rules::mask, rules::lengths, rules::index_limits, grid] {
-        rule(f).map_or(Ok(()), |r| Err(refuse(r)))?;
-    }
+    graph_rules(f).map_err(refuse)?;
     let Target::Cuda { smem_optin, total_memory, .. } = target else {
         return Err(row.decline(Code::Arch, "device=cpu", "the device is cpu; this row serves CUDA devices"));
     };
@@ -90,6 +93,7 @@ fn prep_blocks(f: &SdpaFacts) -> Option<i64> {
     queries.checked_add(product(&[2, f.b, f.h_kv, ceil_div(f.s_kv, rows)])?)
 }
 
+/// Refuses more blocks than a grid of `prep` can have.
 fn grid(f: &SdpaFacts) -> Option<config::Refusal> {
     let blocks = prep_blocks(f);
     blocks.is_none_or(|n| i32::try_from(n).is_err()).then(|| {
@@ -120,7 +124,8 @@ pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result
     Ok(launches)
 }
 
-fn prep(chain: &mut Chain<'_>, copies: [usize; 3]) {
+/// The chain's first launch: quantised copies, delta, cleared accumulators.
+pub(super) fn prep(chain: &mut Chain<'_>, copies: [usize; 3]) {
     let (f, ports) = (chain.f, &chain.f.ports);
     let heads = f.b * f.h_q;
     let accum = heads * chain.ws_rows * chain.choice.config.d_qk;

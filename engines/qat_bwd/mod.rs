@@ -3,6 +3,7 @@
 pub mod heuristics;
 mod lower;
 pub mod rows;
+mod sm90;
 mod workspace;
 
 #[cfg(test)]

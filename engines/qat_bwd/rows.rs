@@ -4,15 +4,12 @@ use crate::caps::{HeadDims, KnobDomain, LayoutRule};
 use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Knob, Maturity, Row, SdpaCaps};
 
 /// Every row.
-pub static ROWS: &[Row] = &[SM120, CPU];
+pub static ROWS: &[Row] = &[SM90, SM120, CPU];
 
-/// The mma.sync chain of the SDPA backward behind a kernel that quantises its inputs.
-const SM120: Row = Row {
-    id: 20800,
-    name: "nvfp4_qat_bwd_sm120",
-    maturity: Maturity::Default,
-    caps: Caps::Sdpa(SdpaCaps {
-        arch: Arch::Sm { lo: 90, hi: 129 },
+/// What both CUDA rows serve, on these architectures.
+const fn cuda(lo: u32, hi: u32) -> Caps {
+    Caps::Sdpa(SdpaCaps {
+        arch: Arch::Sm { lo, hi },
         dtypes: &[DType::BF16],
         head_dims: HeadDims { native: &[(64, 64), (128, 128)], pad_multiple: 0, dqk_ge_dv: false },
         layout: LayoutRule::DenseFlex,
@@ -29,7 +26,28 @@ const SM120: Row = Row {
             F::Decode,
         ]),
         thd_needs_totals: false,
-    }),
+    })
+}
+
+/// The wgmma main kernel of the SDPA backward, behind a kernel that quantises its inputs.
+const SM90: Row = Row {
+    id: 20817,
+    name: "nvfp4_qat_bwd_sm90",
+    maturity: Maturity::OptIn,
+    caps: cuda(90, 90),
+    knobs: &[],
+    note: Some("wgmma; dQ of a deterministic graph is added in key-tile order."),
+    sources: super::sm90::SOURCES,
+    extra: super::sm90::extra,
+    lower: |facts, knobs, target| super::sm90::lower(&SM90, facts, knobs, target),
+};
+
+/// As [`SM90`], by mma.sync.
+const SM120: Row = Row {
+    id: 20800,
+    name: "nvfp4_qat_bwd_sm120",
+    maturity: Maturity::Default,
+    caps: cuda(90, 129),
     knobs: &[KnobDomain { knob: Knob::TileM, values: &[64, 128] }, KnobDomain { knob: Knob::TileN, values: &[64, 128] }],
     note: Some(
         "Exact NVFP4 arithmetic without the conversion instruction that only compute capability 10 and later has. Tiles are those of the \

@@ -1,6 +1,6 @@
-//! Rules, workspace and ranking of the NVFP4 backward row.
+//! Rules, workspace and ranking of the NVFP4 backward rows.
 
-use super::goldens::plain;
+use super::goldens::{plain, sm120, sm90};
 use super::{heuristics, mismatch, rows};
 use crate::sdpa::testing::Case;
 use crate::{DType, DeclineCode as Code, Knob, Knobs, LaunchPlan, Mode, Row, Target};
@@ -10,11 +10,27 @@ fn on(cc: u32) -> Target {
 }
 
 fn code(case: &Case, knobs: &Knobs, cc: u32) -> Option<Code> {
-    mismatch(&rows::ROWS[0], &case.facts(), knobs, &on(cc)).map(|d| d.code)
+    mismatch(sm120(), &case.facts(), knobs, &on(cc)).map(|d| d.code)
+}
+
+fn hopper_code(case: &Case, cc: u32) -> Option<Code> {
+    mismatch(sm90(), &case.facts(), &Knobs::NONE, &on(cc)).map(|d| d.code)
+}
+
+fn lowered_by(row: &Row, case: &Case) -> LaunchPlan {
+    (row.lower)(&case.facts(), &Knobs::NONE, &on(90)).expect("an accepted graph lowers")
 }
 
 fn lowered(case: &Case) -> LaunchPlan {
-    (rows::ROWS[0].lower)(&case.facts(), &Knobs::NONE, &on(90)).expect("an accepted graph lowers")
+    lowered_by(sm120(), case)
+}
+
+fn names(plan: LaunchPlan) -> Vec<&'static str> {
+    let name = |s: &crate::Step| match s {
+        crate::Step::Kernel(l) => l.name,
+        crate::Step::Host(_) => "host",
+    };
+    plan.steps.iter().map(name).collect()
 }
 
 fn regions(plan: &LaunchPlan) -> Vec<(&'static str, u64)> {
@@ -41,16 +57,36 @@ fn workspace_is_copies_delta_and_accumulator() {
 /// The chain of the issue: one kernel before main and one behind it.
 #[test]
 fn the_chain_is_three_launches_and_a_reduction_for_shared_keys() {
-    let names = |case: &Case| {
-        let steps = lowered(case).steps;
-        let name = |s: &crate::Step| match s {
-            crate::Step::Kernel(l) => l.name,
-            crate::Step::Host(_) => "host",
-        };
-        steps.iter().map(name).collect::<Vec<_>>()
-    };
-    assert_eq!(names(&plain()), ["prep", "main", "cvt"]);
-    assert_eq!(names(&Case { h_kv: 2, deterministic: true, ..plain() }), ["prep", "main", "reduce", "cvt"]);
+    assert_eq!(names(lowered(&plain())), ["prep", "main", "cvt"]);
+    assert_eq!(names(lowered(&Case { h_kv: 2, deterministic: true, ..plain() })), ["prep", "main", "reduce", "cvt"]);
+}
+
+/// The wgmma row keeps a group in one block where that leaves enough blocks, and then needs no partial sums.
+#[test]
+fn the_hopper_row_reduces_only_what_it_split() {
+    let long = Case { s_q: 16_384, s_kv: 16_384, ..plain() };
+    for (case, chain) in [
+        (plain(), &["prep", "main", "cvt"][..]),
+        (Case { h_kv: 2, ..plain() }, &["prep", "main", "reduce", "cvt"]),
+        (Case { h_kv: 1, ..long }, &["prep", "main", "cvt"]),
+    ] {
+        assert_eq!(names(lowered_by(sm90(), &case)), chain, "{case:?}");
+    }
+}
+
+#[test]
+fn what_the_hopper_row_serves() {
+    let (d64, deterministic) = (Case { d_qk: 64, d_v: 64, ..plain() }, Case { deterministic: true, ..plain() });
+    for case in [&plain(), &d64, &deterministic] {
+        assert_eq!(hopper_code(case, 90), None);
+        for cc in [89, 100, 120] {
+            assert_eq!(hopper_code(case, cc), Some(Code::Arch));
+        }
+    }
+    assert_eq!(hopper_code(&Case { d_qk: 96, d_v: 96, ..plain() }, 90), Some(Code::HeadDim));
+    assert_eq!(hopper_code(&Case { d_qk: 128, d_v: 64, ..plain() }, 90), Some(Code::HeadDim));
+    assert_eq!(hopper_code(&Case { dtype: DType::F16, ..plain() }, 90), Some(Code::DType));
+    assert_eq!(hopper_code(&Case { left: Some(5), bottom_right: true, ..plain() }, 90), Some(Code::Feature));
 }
 
 #[test]
@@ -96,8 +132,8 @@ fn measured_tiles_lead_on_the_device_of_the_measurements() {
         let facts = Case { d_qk: d, d_v: d, ..plain() }.facts();
         heuristics::recommend(&facts, &on(cc), &rows, mode).iter().map(|c| format!("{}{}", c.id, c.knobs)).collect::<Vec<_>>()
     };
-    assert_eq!(ranked(128, 90, Mode::A), ["20800[TILE_M=64,TILE_N=128]", "20800[TILE_M=64,TILE_N=64]"]);
-    assert_eq!(ranked(64, 90, Mode::A), ["20800[TILE_M=128,TILE_N=128]", "20800[TILE_M=64,TILE_N=128]"]);
+    assert_eq!(ranked(128, 90, Mode::A), ["20817", "20800[TILE_M=64,TILE_N=128]", "20800[TILE_M=64,TILE_N=64]"]);
+    assert_eq!(ranked(64, 90, Mode::A), ["20817", "20800[TILE_M=128,TILE_N=128]", "20800[TILE_M=64,TILE_N=128]"]);
     assert_eq!(ranked(128, 120, Mode::A), ["20800[TILE_M=64,TILE_N=64]"]);
-    assert_eq!(ranked(128, 90, Mode::Fallback), ["20800[TILE_M=64,TILE_N=64]"]);
+    assert_eq!(ranked(128, 90, Mode::Fallback), ["20817", "20800[TILE_M=64,TILE_N=64]"]);
 }

@@ -6,12 +6,20 @@ use crate::sdpa_bwd::config::Config;
 use crate::sdpa_bwd::workspace::{ws_total_rows, Regions, Route};
 use crate::{LaunchPlan, SdpaFacts};
 
-/// Regions of the copies of Q, K, V, and those that the shared part of the chain uses; `None` when a size leaves 64 bits.
-pub fn carve(f: &SdpaFacts, c: &Config, route: Route, plan: &mut LaunchPlan) -> Option<([usize; 3], Regions)> {
-    const IO: i64 = 2;
+/// Bytes of a bf16.
+const IO: i64 = 2;
+
+/// Regions of the copies of Q, K and V; `None` when a size leaves 64 bits.
+pub fn copies(f: &SdpaFacts, plan: &mut LaunchPlan) -> Option<[usize; 3]> {
     let mut add = |name, bytes: &[i64]| plan.region(name, u64::try_from(product(bytes)?).ok()?);
-    let keys = [IO, f.b, f.h_kv, f.s_kv, c.d_qk];
-    let copies = [add("q_fake", &[IO, f.b, f.h_q, f.s_q, c.d_qk])?, add("k_fake", &keys)?, add("v_fake", &keys)?];
+    let keys = [IO, f.b, f.h_kv, f.s_kv, f.d_qk];
+    Some([add("q_fake", &[IO, f.b, f.h_q, f.s_q, f.d_qk])?, add("k_fake", &keys)?, add("v_fake", &keys)?])
+}
+
+/// Regions of the copies, and those that the shared part of the chain uses; `None` when a size leaves 64 bits.
+pub fn carve(f: &SdpaFacts, c: &Config, route: Route, plan: &mut LaunchPlan) -> Option<([usize; 3], Regions)> {
+    let copies = copies(f, plan)?;
+    let mut add = |name, bytes: &[i64]| plan.region(name, u64::try_from(product(bytes)?).ok()?);
     let rows = ws_total_rows(f)?;
     let mut r = Regions { delta: add("delta", &[4, rows])?, ..Regions::default() };
     r.dq_accum = Some(add("dq_accum", &[4, rows, c.d_qk])?);

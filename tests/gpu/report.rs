@@ -1,7 +1,9 @@
 //! Runs a selection of a suite on the GPU, prints what came of it, writes the evidence.
 
 use crate::args::Args;
-use crate::cases::{Case, Lens, Logits, MaskKind, ScaleKind, BWD, BWD_SM90, HOPPER, PREFILL, QAT_BWD, QAT_FWD, QAT_FWD_SM90};
+use crate::cases::{
+    Case, Lens, Logits, MaskKind, ScaleKind, BWD, BWD_SM90, HOPPER, PREFILL, QAT_BWD, QAT_BWD_SM90, QAT_FWD, QAT_FWD_SM90,
+};
 use crate::suite::{Listing, Suite};
 use crate::work::{self, Item, Tally, Verdict};
 use crate::{evidence, rng};
@@ -48,6 +50,8 @@ fn group(case: &Case) -> String {
         QAT_FWD_SM90 => "NVFP4 QAT forward on Hopper",
         QAT_BWD if case.deterministic => "NVFP4 QAT backward, deterministic",
         QAT_BWD => "NVFP4 QAT backward, default",
+        QAT_BWD_SM90 if case.deterministic => "NVFP4 QAT backward on Hopper, deterministic",
+        QAT_BWD_SM90 => "NVFP4 QAT backward on Hopper, default",
         _ => "decode",
     };
     format!("{kind}: {base}")

@@ -1,6 +1,8 @@
 //! The suites: a case list, its specials, and what the list must show before any GPU is asked.
 
-use crate::cases::{backward, forward, qat, Case, BWD, BWD_SM90, DECODE, HOPPER, PREFILL, QAT_BWD, QAT_FWD, QAT_FWD_SM90};
+use crate::cases::{
+    backward, forward, qat, Case, BWD, BWD_SM90, DECODE, HOPPER, PREFILL, QAT_BWD, QAT_BWD_SM90, QAT_FWD, QAT_FWD_SM90,
+};
 use crate::plan::{plan, Planned};
 use crate::special::{self, Special};
 use crate::{evidence, far};
@@ -73,7 +75,7 @@ impl Suite {
             Suite::Bwd => &[BWD, BWD_SM90],
             Suite::Fwd => &[PREFILL, DECODE, HOPPER],
             Suite::QatFwd => &[QAT_FWD, QAT_FWD_SM90],
-            Suite::QatBwd => &[QAT_BWD],
+            Suite::QatBwd => &[QAT_BWD, QAT_BWD_SM90],
         }
     }
 
@@ -91,7 +93,7 @@ impl Suite {
             Suite::Fwd => (1200, 40),
             Suite::QatFwd => (480, 0),
             // The list holds more than a row has to serve: V of another head dim than Q at least.
-            Suite::QatBwd => (200, 200),
+            Suite::QatBwd => (600, 200),
         }
     }
 

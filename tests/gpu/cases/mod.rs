@@ -16,6 +16,7 @@ pub const HOPPER: &str = "sdpa_fwd_prefill_sm90";
 pub const QAT_FWD: &str = "nvfp4_qat_fwd_sm120";
 pub const QAT_FWD_SM90: &str = "nvfp4_qat_fwd_sm90";
 pub const QAT_BWD: &str = "nvfp4_qat_bwd_sm120";
+pub const QAT_BWD_SM90: &str = "nvfp4_qat_bwd_sm90";
 
 /// Mask of a case; numbers are offsets (W, R).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -271,12 +272,12 @@ impl Case {
     }
 
     pub fn is_forward(&self) -> bool {
-        ![BWD, BWD_SM90, QAT_BWD].contains(&self.engine)
+        ![BWD, BWD_SM90, QAT_BWD, QAT_BWD_SM90].contains(&self.engine)
     }
 
     /// Whether Q, K, V and P are fake-quantised to NVFP4.
     pub fn is_qat(&self) -> bool {
-        [QAT_FWD, QAT_FWD_SM90, QAT_BWD].contains(&self.engine)
+        [QAT_FWD, QAT_FWD_SM90, QAT_BWD, QAT_BWD_SM90].contains(&self.engine)
     }
 
     /// Whether two runs must give the same bits: a forward always, a backward when asked.

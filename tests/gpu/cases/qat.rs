@@ -3,7 +3,7 @@
 //!
 //! Both lists hold what the operation has, whether or not a row serves it: a row that declines something has fewer eligible cases.
 
-use super::{sizes, Case, Fwd, Layout, Lens, Logits, MaskKind, KV_HEADS, QAT_BWD, QAT_FWD, QAT_FWD_SM90};
+use super::{sizes, Case, Fwd, Layout, Lens, Logits, MaskKind, KV_HEADS, QAT_BWD, QAT_BWD_SM90, QAT_FWD, QAT_FWD_SM90};
 use frostgraph::engines::Knob;
 
 const VALUES: [Logits; 6] = [Logits::Normal, Logits::ZeroBlocks, Logits::Ties, Logits::FarScales, Logits::Tiny, Logits::Peaked];
@@ -117,7 +117,28 @@ pub fn forward() -> Vec<Case> {
     [QAT_FWD, QAT_FWD_SM90].into_iter().flat_map(|engine| [list(engine, &[false]), forward_only(engine)].concat()).collect()
 }
 
-/// Backward cases: the list, then every tile pair of the row by name, because a device has only one of them as its default.
+/// What the Hopper row alone decides: groups of query heads whole in one block, halved, one a block; heads that take turns in the grid; and scores at
+/// every level of the quantiser (low, floor, any scale) over many tiles.
+fn hopper_only() -> Vec<Case> {
+    let engine = QAT_BWD_SM90;
+    let mut all = Vec::new();
+    for (n, (b, h_q, h_kv)) in [(1, 8, 2), (16, 16, 2), (33, 8, 2), (5, 24, 6)].into_iter().enumerate() {
+        for mask in [MaskKind::None, MaskKind::Causal, MaskKind::CausalWindow(33)] {
+            let (d, deterministic) = ([64, 128][n % 2], n % 2 == 1);
+            all.push(Case { engine, mask, b, h_q, h_kv, s_q: 140, s_kv: 300, d_qk: d, d_v: d, deterministic, ..Case::default() });
+        }
+    }
+    for (n, logits) in VALUES.into_iter().enumerate() {
+        for d in [64, 128] {
+            let mask = [MaskKind::None, MaskKind::Causal][n % 2];
+            let fwd = Fwd { logits, ..Fwd::default() };
+            all.push(Case { engine, mask, b: 1, h_q: 1, h_kv: 1, s_q: 300, s_kv: 1500, d_qk: d, d_v: d, fwd, ..Case::default() });
+        }
+    }
+    all
+}
+
+/// Backward cases: the list, then every tile pair of the portable row by name, because a device has only one of them as its default.
 pub fn backward() -> Vec<Case> {
     let mut all = list(QAT_BWD, &[false, true]);
     for (d, tiles) in [(64, (64, 128)), (64, (128, 128)), (128, (64, 64)), (128, (64, 128))] {
@@ -131,5 +152,7 @@ pub fn backward() -> Vec<Case> {
             all.push(dealt(i, base));
         }
     }
+    all.extend(list(QAT_BWD_SM90, &[false, true]));
+    all.extend(hopper_only());
     all
 }

@@ -45,11 +45,8 @@ constexpr u32 OFF_P = OFF_DS + DS_BUFS * DS_BYTES, P_BYTES = WIDE ? DS_BYTES : 0
 constexpr u32 STAGE_BYTES = 64 * 128 * 2;  // of one warpgroup's output, over the dead dS
 constexpr u32 DS_ROOM = DS_BUFS * (DS_BYTES + P_BYTES) < 2 * STAGE_BYTES ? 2 * STAGE_BYTES : DS_BUFS * (DS_BYTES + P_BYTES);
 constexpr u32 OFF_LSE = OFF_DS + DS_ROOM, OFF_DELTA = OFF_LSE + ST * TQ * 4, OFF_BAR = OFF_DELTA + ST * TQ * 4;
-#ifndef FG_EXTRA_SMEM
-#define FG_EXTRA_SMEM 0  // of a chain with a loop of its own (main.cu, FG_MATH)
-#endif
-constexpr u32 OFF_EXTRA = OFF_BAR + 128, OFF_DS32 = OFF_EXTRA + FG_EXTRA_SMEM;  // OFF_DS32: dS in fp32 on its way to dBias
-constexpr u32 OFF_STAGE = OFF_EXTRA + FG_EXTRA_SMEM, DQ_BYTES = TQ * DQK * 4;        // dQ on its way to dq_accum, two tiles
+constexpr u32 OFF_DS32 = OFF_BAR + 128;                               // dS in fp32 on its way to dBias
+constexpr u32 OFF_STAGE = OFF_BAR + 128, DQ_BYTES = TQ * DQK * 4;  // dQ on its way to dq_accum, two tiles
 constexpr u32 SMEM_BYTES = OFF_DS32 + (FG_DBIAS ? TQ * TK * 4 : 0) + (FG_STAGED ? 2 * DQ_BYTES : 0);
 static_assert(!FG_STAGED || OFF_STAGE % 16 == 0, "bulk adds");
 static_assert(SMEM_BYTES <= 232448, "shared memory of one CTA");
@@ -60,7 +57,7 @@ constexpr u32 BAR_KV_FULL = OFF_BAR, BAR_KV_EDGE = OFF_BAR + 8, BAR_Q_EDGE = OFF
               BAR_Q_FULL = OFF_BAR + 32, BAR_Q_FREE = BAR_Q_FULL + 8 * ST, BAR_DO_FULL = BAR_Q_FREE + 8 * ST, BAR_DO_FREE = BAR_DO_FULL + 8 * ST,
               BAR_DQ_GO = BAR_DO_FREE + 8 * ST, BAR_DQ_DONE = BAR_DQ_GO + 16;  // FG_STAGED: one each a stage, "free" and "full"
 constexpr u32 BAR_DS32_FULL = BAR_DQ_GO + 8, BAR_DS32_FREE = BAR_DQ_DONE + 8;            // in the place of the second stage's
-static_assert(BAR_DQ_DONE + 16 <= OFF_EXTRA, "barriers");
+static_assert(BAR_DQ_DONE + 16 <= OFF_DS32, "barriers");
 // named barriers
 constexpr int NB_DS = 1;   // both math warpgroups: dS of this tile is complete
 constexpr int NB_OUT = 2;  // 2 + warpgroup: staging of one warpgroup's output

@@ -16,13 +16,6 @@
 #include "sdpa/bwd/sm90/store.cuh"
 #include "sdpa/bwd/sm90/turns.cuh"
 
-// The math warps' loop. A chain with a loop of its own (qat/bwd/sm90) defines FG_MATH, a type of the same shape, before it includes this file.
-#if !defined(FG_MATH) && FG_D_V > 128
-#define FG_MATH fg::Wide<0>
-#elif !defined(FG_MATH)
-#define FG_MATH fg::Math
-#endif
-
 namespace fg {
 
 // What a math warpgroup does: the loop, then its part of dK and dV. A template, not a generic lambda: that would be a host function.
@@ -52,7 +45,6 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
     i32 heads_q, i32 heads_item, i32 group, i32 s_q, i32 s_kv, i32 d_qk, i32 d_v, i32 ws_rows, i32 window_left, i32 window_right, i32 bottom_right,
     i32 interleave, float scale, const void* bias, float* dbias, i64 bias_sb, i64 bias_sh, i64 bias_ss, i64 dbias_sb, i64 dbias_sh, i64 dbias_ss) {
   using namespace fg;
-  using Loop = FG_MATH;
   extern __shared__ __align__(1024) u8 smem_raw[];
   const u32 smem = smem_addr(smem_raw);
   const u32 warp = uniform(threadIdx.x / 32), wg = uniform(threadIdx.x / 128), lane = lane_id();
@@ -92,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
     const Tile t = make_tile(shape);
     if (t.lo >= t.hi) return;
     if (warp == 0) {
-      if (Loop::CHAIN_INPUTS) pdl_wait();
+      if (PSink::CHAIN_INPUTS) pdl_wait();
       if (lane == 0)
         producer(smem, t, heads_item, Maps{&tm_q, &tm_k, &tm_v, &tm_do}, (i32)token(rag_q, mul_q, q_ss, t.b), (i32)token(rag_k, mul_k, k_ss, t.b),
                  (i32)token(rag_v, mul_v, v_ss, t.b), (i32)token(rag_do, mul_do, do_ss, t.b));
@@ -157,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
     run(m, zero, smem, wg - 1, warp & 3, lane, tid, scale, row_limit, d_qk, d_v, dk_ss, dv_ss, walk, dk_at, dv_at);
   }
 #else
-  Loop m;
+  Math m;
 #if FG_BIAS
   m.bias = {bias, bias_sb, bias_sh, bias_ss, t.b, t.kv0, t.len_q};
   m.ds32 = 0;

@@ -18,7 +18,6 @@ constexpr int NQ = DQ_T ? TQ / 2 : 32;  // accumulator registers of dQ (64 x 64,
 
 struct Math {
   static constexpr int K0 = 0, KN = DQK, V0 = 0, VN = DV;  // first 64-column chunk and columns of dK and dV that a warpgroup owns
-  static constexpr bool CHAIN_INPUTS = false;  // true: the maps of Q, K, V show what main's direct predecessor writes
   u32 smem, wg, warp, lane;  // wg 0, 1; warp 0..3 in it
   float sl2;                 // scale * log2e
   u32 ph, turn;              // parity bit of each Q / dO buffer; parity of the relay (FG_STAGED: a bit of each stage)
@@ -29,6 +28,7 @@ struct Math {
   float s[NS], dp[NP], dq[NQ], dk[DQK / 2], dv[DV / 2];
   u32 p[NS / 2], ds[NS / 2];
   float st[TQ / 4];  // row statistics in use
+  PSink sink;
 #if FG_BIAS
   Bias bias;
   u32 ds32;  // parity of the way to dBias
@@ -142,8 +142,7 @@ struct Math {
       if (!EARLY_STATS) stat(lse_at(at), j);
 #pragma unroll
       for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(FG_BIAS ? s[4 * j + e] + st[2 * j + (e & 1)] : fmaf(s[4 * j + e], sl2, st[2 * j + (e & 1)]));
-      p[2 * j] = pack2<BF16>(s[4 * j], s[4 * j + 1]);
-      p[2 * j + 1] = pack2<BF16>(s[4 * j + 2], s[4 * j + 3]);
+      sink.put(s, p, j);
     }
   }
   FG_DEV void dsoftmax(u32 at, int i = 0) {
@@ -247,6 +246,7 @@ struct Math {
       early(delta_at(at));
       wgmma_wait<0>(), pin(dp);
       dsoftmax(at);
+      sink.finish(s, p, lane);
       issue_dv(at);
       ds_ready();
       issue_dq(at);
@@ -339,6 +339,7 @@ struct Math {
     early(delta_at(at));
     wgmma_wait<0>(), pin(dp);
     dsoftmax(at);
+    sink.finish(s, p, lane);
     issue_dv(at);
     ds_ready();
     wgmma_wait<0>(), pin(dv);

@@ -22,6 +22,21 @@ FG_DEV u64 at_buffer(u64 base, u32 offset) {
   return base;
 }
 
+// What feeds dV: P itself. A chain that feeds something else (qat/bwd/sm90) defines FG_P_SINK, a type of the same shape, before it includes main.cu.
+// `put` gets 8 columns of P right after their exponentials, `finish` the whole tile once dS is written.
+struct PlainP {
+  static constexpr bool CHAIN_INPUTS = false;  // true: the maps of Q, K, V show what main's direct predecessor writes
+  FG_DEV void put(const float (&s)[NS], u32 (&p)[NS / 2], int j) {
+    p[2 * j] = pack2<BF16>(s[4 * j], s[4 * j + 1]);
+    p[2 * j + 1] = pack2<BF16>(s[4 * j + 2], s[4 * j + 3]);
+  }
+  FG_DEV void finish(const float (&)[NS], u32 (&)[NS / 2], u32) {}
+};
+#ifndef FG_P_SINK
+#define FG_P_SINK fg::PlainP
+#endif
+using PSink = FG_P_SINK;
+
 // All that the loop over a kv tile's q tiles keeps of the work description: everything else would have to live beside 240 registers.
 struct Walk {
   float* dq;             // this thread's first four floats of the current tile's dQ

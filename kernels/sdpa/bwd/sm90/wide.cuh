@@ -25,7 +25,6 @@ FG_DEV void unpack2(u32 x, float& lo, float& hi) {
 }
 
 template <int R> struct Wide {
-  static constexpr bool CHAIN_INPUTS = false;  // as in math.cuh
   // 64-column chunks: first and columns of this warpgroup's share of dK, dV and dQ. Three chunks are parted so that the accumulators are equal.
   static constexpr int K0 = R * 2, KN = DQK == 256 || R == 0 ? 128 : 64;
   static constexpr int V0 = R * (DV == 256 ? 2 : 1), VN = DV == 256 || R == 1 ? 128 : 64;
