@@ -106,6 +106,13 @@ mod tests {
         assert!((f64::from(e.dprob) - 0.5 * 4.0 * t * t).abs() < 1e-6);
     }
 
+    /// As documented: an infinite C times a slope that single precision rounds to 0.
+    #[test]
+    fn an_infinite_c_far_above_a_clamp_is_a_nan() {
+        assert!(element(Formula::PreactivationG, Some(1.0), 200.0, f32::INFINITY, 1.0).d.is_nan());
+        assert_eq!(element(Formula::PreactivationG, Some(1.0), 2.0, f32::INFINITY, 1.0).d, f32::INFINITY);
+    }
+
     #[test]
     fn block_scales() {
         let r = rcp_max(DType::F8E4M3);

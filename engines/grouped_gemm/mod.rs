@@ -15,7 +15,8 @@
 //! Non-finite values:
 //! - a NaN scale (0xFF of E8M0, 0x7F of E4M3) or payload makes every G that it takes part in a NaN, and so do Inf times 0 and Inf minus Inf
 //!   of E5M2 payloads. Scales whose product leaves single precision do no harm where the block's sum is 0 or the result is in range;
-//! - relu keeps a NaN. With G not above 0, D is `prob * 2 * C * 0`: a NaN where C is infinite;
+//! - relu keeps a NaN. With G not above 0, D is `prob * 2 * C * 0`: a NaN where C is infinite, and so it is
+//!   where G is so far above a soft clamp that the slope is 0 in single precision;
 //! - f16, bf16 and f32 results round as IEEE does, past the range to Inf. FP8 results saturate, NaN stays NaN (0x7F);
 //! - a NaN does not count towards the largest magnitude of a block of generated scales; an infinite one gets the largest scale, 2^127, under
 //!   which infinities saturate and finite values become 0;

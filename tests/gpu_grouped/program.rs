@@ -6,7 +6,7 @@
 //! cases FROM TO, one N.. parts of the list
 //! list                   the cases by number
 //! compile FILE           the kernels of the list as a bundle; needs no GPU
-//! options: --seed N, --bundle FILE
+//! options: --seed N, --bundle FILE, --workers N (threads, each with a stream of its own)
 //! ```
 //!
 //! Exit code 0 when nothing failed, 1 otherwise.
@@ -18,6 +18,7 @@ use frostgraph::engines::{family_of, row_by_name, Caps, Facts, Knobs, LaunchPlan
 use frostgraph::runtime::{compile_bundle, Bundle, CudaDevice};
 use frostgraph::{Error, ErrorCode, Result};
 use std::fmt::Display;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The cases of one row and how they are run.
 pub struct Suite<C> {
@@ -75,7 +76,7 @@ fn device(cases: usize) -> Option<CudaDevice> {
     }
 }
 
-impl<C: Display> Suite<C> {
+impl<C: Display + Sync> Suite<C> {
     /// Does what the arguments say; whether nothing failed.
     fn work(&self, args: &[String]) -> Result<bool> {
         let list = (self.all)();
@@ -119,12 +120,11 @@ impl<C: Display> Suite<C> {
             "cases" => (number(1).unwrap_or(0)..number(2).unwrap_or(list.len()).min(list.len())).collect(),
             _ => (0..list.len()).step_by(10).collect(),
         };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = option(args, "--workers").and_then(|n| n.parse().ok()).unwrap_or(cores.div_ceil(2)).clamp(1, 8);
         let gpu = Gpu::new(device)?;
         let (mut results, mut tally) = (Vec::new(), Tally::default());
-        for i in chosen {
-            let (name, case) = &list[i];
-            let verdict =
-                self.verdict((self.case)(&gpu, case, seed ^ (i as u64) << 20), &format!("case {i} {name} ({case}), seed {seed}"));
+        for (i, verdict) in self.verdicts(&gpu.device, &list, &chosen, seed, workers)? {
             tally.add(&verdict);
             results.push((evidence::features(&facts[i]), verdict));
         }
@@ -147,6 +147,35 @@ impl<C: Display> Suite<C> {
             println!("wrote {file}");
         }
         Ok(tally.failed == 0)
+    }
+
+    /// Cases by number with their verdicts, in the order of their numbers. Most of a case is the oracle's work on the host: several run at once.
+    fn verdicts(
+        &self,
+        device: &CudaDevice,
+        list: &[(String, C)],
+        chosen: &[usize],
+        seed: u64,
+        workers: usize,
+    ) -> Result<Vec<(usize, Verdict)>> {
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<Vec<(usize, Verdict)>> {
+            let (gpu, mut done) = (Gpu::new(device.clone())?, Vec::new());
+            while let Some(&i) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let (name, case) = &list[i];
+                let result = (self.case)(&gpu, case, seed ^ (i as u64) << 20);
+                done.push((i, self.verdict(result, &format!("case {i} {name} ({case}), seed {seed}"))));
+            }
+            Ok(done)
+        };
+        let mut all = std::thread::scope(|s| {
+            let threads: Vec<_> = (0..workers).map(|_| s.spawn(work)).collect();
+            let stopped = || Error::new(ErrorCode::CheckFailed, "a worker stopped", "verdicts");
+            threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(stopped()))).collect::<Result<Vec<_>>>()
+        })?
+        .concat();
+        all.sort_by_key(|(i, _)| *i);
+        Ok(all)
     }
 
     fn verdict(&self, result: Result<f64>, what: &str) -> Verdict {
