@@ -11,7 +11,7 @@ import json
 import sys
 
 import torch
-from peers_timing import DEVICE, emit, median_ms, reason
+from peers_timing import DEVICE, emit, limit, median_ms, reason
 
 BUDGET_MS = 100.0
 
@@ -48,6 +48,7 @@ def measure(case, compiled):
 
 
 if __name__ == "__main__":
+    limit()
     emit(versions=f"torch {torch.__version__}")
     size = 8192
     x, y = (torch.randn(size, size, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))

@@ -24,7 +24,7 @@ import types
 import torch
 import triton
 import triton.language as tl
-from peers_timing import DEVICE, emit, median_ms, reason
+from peers_timing import DEVICE, emit, limit, median_ms, reason
 
 # block_m, block_n, warps, stages of dQ, stages of dK/dV: the port's own two settings, then the two fastest of those tried on an H200.
 TILES = ((32, 32, 4, 3, 3), (64, 64, 8, 2, 3), (64, 64, 4, 2, 2), (128, 64, 8, 2, 2))
@@ -188,6 +188,7 @@ def compare(modules, program, forward_json, backward_json, shape=(1, 16, 4096, 1
 
 
 if __name__ == "__main__":
+    limit()
     loaded = peer()
     emit(versions=f"nvidia-cudnn-frontend's Triton port, torch {torch.__version__}, triton {triton.__version__}")
     if sys.argv[1] == "compare":

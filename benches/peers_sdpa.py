@@ -8,7 +8,7 @@ overwritten before each run. A window is measured only by peers that have one. W
 
 Peers: `fa2`, `cudnn`, `efficient` are PyTorch's backends; `cudnn_graph` is cuDNN through nvidia-cudnn-frontend and `fa4` is flash-attn-4, each
 where it can be imported and for as many queries as keys; `cudnn_graph_deterministic` and `fa4_deterministic` are their deterministic backwards.
-Every group runs in a child of its own with a time limit (FROSTGRAPH_PEER_SECONDS, 200); children import while others measure.
+Every group runs in a child of its own with a time limit (FROSTGRAPH_PEER_SECONDS, 200).
 """
 import importlib.metadata
 import importlib.util
@@ -16,13 +16,11 @@ import json
 import os
 import sys
 
-from peers_timing import DEVICE, Child, emit, median_ms, reason
-
-if len(sys.argv) > 2:
-    import torch
-    import torch.nn.functional as F
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.attention.bias import causal_lower_right
+import torch
+import torch.nn.functional as F
+from peers_timing import DEVICE, emit, forked, median_ms, reason
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 
 BACKWARD = {"fa2": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
 FORWARD = {**BACKWARD, "efficient": "EFFICIENT_ATTENTION"}
@@ -215,29 +213,28 @@ def version(package):
 GROUPS = {"backends": backends, "cudnn_graph": cudnn_graph, "fa4": fa4}
 
 
-def child(direction, group):
-    """The named group's lines for the cases on stdin; the heavy imports come first."""
-    if group == "fa4":
-        import flash_attn.cute  # noqa: F401
-    elif group == "cudnn_graph":
-        import cudnn  # noqa: F401
-    cases = json.load(sys.stdin)
-    if group == "backends":
-        emit(versions=json.loads(os.environ["FROSTGRAPH_PEER_VERSIONS"]).format(torch=torch.__version__, cudnn=torch.backends.cudnn.version()))
-        ceiling()
-        torch.cuda.empty_cache()
-    for case in cases:
-        try:
-            GROUPS[group](case, direction)
-        except Exception as error:  # before a time could be taken
-            emit(case=case["name"], peer=group, error=reason(error))
-        torch.cuda.empty_cache()
+def measure(group, direction, versions):
+    """What a child does with its cases."""
+
+    def work(cases):
+        if group == "backends":
+            emit(versions=f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}{versions}")
+            ceiling()
+            torch.cuda.empty_cache()
+        for case in cases:
+            try:
+                GROUPS[group](case, direction)
+            except Exception as error:  # before a time could be taken
+                emit(case=case["name"], peer=group, error=reason(error))
+            torch.cuda.empty_cache()
+
+    return work
 
 
 def main(direction):
     cases = json.load(sys.stdin)
     square = [c for c in cases if c.get("s_kv") in (None, c["s"])]
-    versions = "torch {torch}, cuDNN {cudnn}"
+    versions = ""
     groups = [("backends", cases, list(BACKWARD if direction == "bwd" else FORWARD))]
     for group, module, package, title in (
         ("cudnn_graph", "cudnn", "nvidia-cudnn-frontend", "cudnn-frontend"),
@@ -247,15 +244,9 @@ def main(direction):
             versions += f", {title} {version(package)}"
             peers = [group] if direction == "fwd" else [group, f"{group}_deterministic"]
             groups.append((group, square, peers))
-    os.environ["FROSTGRAPH_PEER_VERSIONS"] = json.dumps(versions)
-    children = [(Child([__file__, direction, group], peers), asked) for group, asked, peers in groups]
-    seconds = float(os.environ.get("FROSTGRAPH_PEER_SECONDS", "200"))
-    for process, asked in children:
-        process.run(asked, seconds)
+    for group, asked, peers in groups:
+        forked(f"{direction} {group}", measure(group, direction, versions), asked, peers)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
-        child(*sys.argv[1:])
-    else:
-        main(sys.argv[1])
+    main(sys.argv[1])

@@ -1,14 +1,16 @@
 """What the scripts that measure peers share: lines of JSON, event timing, children with a time limit."""
 import json
+import os
+import signal
 import statistics
-import subprocess
 import sys
 import threading
 import time
+import traceback
 
 DEVICE = "cuda"
-# Clock ticks that the device waits before the first event, so that a slow caller has queued its launches by then (about 0.6 ms).
-HEAD_START = 1_200_000
+# The L2 cache is overwritten so many times before a run: a slow caller has queued its launches by then (about 0.3 ms). `gpu_bench` does the same.
+FLUSHES = 4
 
 
 def emit(**fields):
@@ -25,8 +27,8 @@ def median_ms(work, budget_ms=150.0, most=100):
     torch.cuda.synchronize()
     times, spent = [], 0.0
     while (spent < budget_ms or len(times) < 5) and len(times) < most:
-        flush.zero_()
-        torch.cuda._sleep(HEAD_START)
+        for _ in range(FLUSHES):
+            flush.zero_()
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         work()
@@ -42,39 +44,54 @@ def reason(error):
     return (str(error).splitlines() or [type(error).__name__])[0][:160]
 
 
-class Child:
-    """This script again with other arguments. It may import what it needs at once, and waits for its cases before it uses the device."""
+def limit():
+    """Ends this process after FROSTGRAPH_PEER_SECONDS, where that is set; what it has told by then counts."""
+    signal.alarm(int(os.environ.get("FROSTGRAPH_PEER_SECONDS", "0")))
 
-    def __init__(self, argv, peers):
-        self.peers = peers
-        self.process = subprocess.Popen([sys.executable, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def run(self, cases, seconds):
-        """Passes the child's lines on. A child that dies or outlasts its time is a result: one error for each case and peer that it had
-        not spoken of."""
-        timer = threading.Timer(seconds, self.process.kill)
-        timer.start()
-        began = time.monotonic()
-        spoken = set()
+def forked(name, work, cases, peers):
+    """Runs `work(cases)` in a child and passes its lines on.
+
+    The child begins as a copy of this process, which has imported PyTorch and must not have touched the device. A child that dies or
+    outlasts FROSTGRAPH_PEER_SECONDS (200) is a result: one error for each case and peer that it had not spoken of.
+    """
+    seconds = float(os.environ.get("FROSTGRAPH_PEER_SECONDS", "200"))
+    sys.stdout.flush()
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        os.dup2(writer, sys.stdout.fileno())
+        code = 1
         try:
-            self.process.stdin.write(json.dumps(cases))
-            self.process.stdin.close()
-        except BrokenPipeError:
-            pass
-        for line in self.process.stdout:
+            work(cases)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(code)
+    os.close(writer)
+    began = time.monotonic()
+    timer = threading.Timer(seconds, os.kill, (pid, signal.SIGKILL))
+    timer.start()
+    spoken = set()
+    with os.fdopen(reader) as lines:
+        for line in lines:
             try:
                 found = json.loads(line)
             except ValueError:
                 continue
             spoken.add((found.get("case"), found.get("peer")))
             print(line, end="", flush=True)
-        code = self.process.wait()
-        late = not timer.is_alive()
-        timer.cancel()
-        print(f"{' '.join(self.process.args[2:])}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
-        if code != 0:
-            why = f"stopped after {seconds:.0f} s" if late else f"ended with {code}"
-            for case in cases:
-                for peer in self.peers:
-                    if (case["name"], peer) not in spoken:
-                        emit(case=case["name"], peer=peer, error=why)
+    # The timer ends before the child is waited for: its number cannot be another process's by then.
+    timer.cancel()
+    timer.join()
+    _, status = os.waitpid(pid, 0)
+    took = time.monotonic() - began
+    print(f"{name}: {took:.1f} s", file=sys.stderr, flush=True)
+    if status != 0:
+        why = f"stopped after {seconds:.0f} s" if took >= seconds else f"ended with status {status}"
+        for case in cases:
+            for peer in peers:
+                if (case["name"], peer) not in spoken:
+                    emit(case=case["name"], peer=peer, error=why)

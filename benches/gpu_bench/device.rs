@@ -5,6 +5,9 @@ use frostgraph::runtime::{CudaDevice, CudaEvent, CudaStream, DeviceBuffer, Devic
 use frostgraph::{DType, Result};
 use std::sync::OnceLock;
 
+/// The L2 cache is overwritten so many times before a run, as the peers' scripts do (there it covers a slow caller).
+const FLUSHES: usize = 4;
+
 pub struct Gpu {
     pub device: CudaDevice,
     pub stream: CudaStream,
@@ -28,7 +31,9 @@ impl Gpu {
         let (start, stop) = (CudaEvent::new(&self.device)?, CudaEvent::new(&self.device)?);
         let mut times: Vec<f64> = Vec::new();
         while (times.iter().sum::<f64>() < budget_ms || times.len() < 5) && times.len() < 100 {
-            self.flush.fill(&self.stream, 0, self.flush.bytes(), times.len() as u8)?;
+            for _ in 0..FLUSHES {
+                self.flush.fill(&self.stream, 0, self.flush.bytes(), times.len() as u8)?;
+            }
             start.record(&self.stream)?;
             work()?;
             stop.record(&self.stream)?;
