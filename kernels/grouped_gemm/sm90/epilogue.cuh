@@ -29,8 +29,13 @@ struct TileRows {
   const i32 (&most)[4];  // exponents of the rows
   i32 wide, top;
   float alpha;
-  u32 c_base, c_unit, c_xor, probs;
-  FG_DEV float factor(int r) const { return (wide ? 1.f : power_back(most[r], top)) * alpha; }
+  u32 alpha_at, c_base, c_unit, c_xor, probs;
+  // D_srelu and D both activate G: with factors that ptxas knows to be equal it keeps the activations of all rows from one to the other (700 bytes of spills).
+  FG_DEV float factor(int r) const {
+    float a = alpha;
+    if (FG_SRELU) asm volatile("{\n\t.reg .f32 t;\n\tld.volatile.shared.f32 t, [%1];\n\tabs.f32 %0, t;\n\t}" : "=f"(a) : "r"(alpha_at));
+    return (wide ? 1.f : power_back(most[r], top)) * a;
+  }
   FG_DEV float prob(int r) const { return lds_f32(probs + 32 * r); }
   FG_DEV void c(int r, int unit, u32 (&w)[4]) const {
     const u32 at = c_base + 1024 * r + (((c_unit + unit) ^ c_xor) << 4);
@@ -64,7 +69,7 @@ FG_DEV void epilogue(float (&d0)[64], float (&d1)[64], const Outputs& p, const H
     if (i == box / C_PER_SLOT) c_base = l.sm + place.stage * STAGE + box % C_PER_SLOT * C_BOX + (32 * warp + o.g) * 128;
     next(place);
   }
-  const TileRows rows{most, h.wide, h.top, alpha, c_base, c_unit, o.g, hdr + HDR_PROB + 4 * (128 * c + 32 * warp + o.g)};
+  const TileRows rows{most, h.wide, h.top, alpha, hdr + HDR_WORDS + 24, c_base, c_unit, o.g, hdr + HDR_PROB + 4 * (128 * c + 32 * warp + o.g)};
   float peak = 0.f;
   if constexpr (FG_SRELU) do_srelu(d0, d1, rows, p, o);
   do_rows(d0, d1, rows, p, o, peak);
