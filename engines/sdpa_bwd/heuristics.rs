@@ -1,7 +1,9 @@
 //! Ranks the backward rows. Pure: facts, target and offered rows only.
 
 use super::config::{default_tiles, padded_head_dims, SM120_SMEM};
+use super::rows::SM90_NAME;
 use crate::caps::Candidate;
+use crate::sdpa::arith::ceil_div;
 use crate::sdpa::ranking;
 use crate::{Facts, Feature, Knob, Knobs, Mode, Row, SdpaFacts, Target};
 
@@ -35,12 +37,28 @@ struct Measured {
 /// Two sides of something.
 type Pair = (i64, i64);
 
-/// One plan for each eligible row, in row order, with the tiles that its lowering would pick (facts §4.7). The wgmma row stands first: it was measured
-/// faster wherever it serves (`kernels/sdpa/bwd/sm90/README.md`), and its caps name the one architecture of those measurements. The device of the
-/// measurements leads with the measured larger tiles; `FALLBACK` is the table alone.
+/// One plan for each eligible row, with the tiles that its lowering would pick (facts §4.7). Rows keep their order, in which the wgmma row stands first:
+/// it was measured faster in every shape tried without a bias, from 128 rows on (`kernels/PERFORMANCE.md` section 12), and its caps name the one
+/// architecture of those measurements. With a bias it leads only where it was ahead. The device of the measurements leads with the measured
+/// larger tiles; `FALLBACK` is the table alone.
 pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mode) -> Vec<Candidate> {
     let Facts::Sdpa(f) = facts else { return Vec::new() };
-    ranking::rank(facts, target, rows, super::mismatch, |row| knob_sets(row, f, target, mode))
+    let mut rows = rows.to_vec();
+    if f.features.has(Feature::Bias) && !wgmma_leads_with_bias(f, target) {
+        rows.sort_by_key(|r| r.name == SM90_NAME);
+    }
+    ranking::rank(facts, target, &rows, super::mismatch, |row| knob_sets(row, f, target, mode))
+}
+
+/// Where the wgmma row was ahead of the portable one with a bias: at head dim 64, and at 128 once every multiprocessor has a block. One warp of it
+/// adds dBias, which then takes longer than everything else.
+fn wgmma_leads_with_bias(f: &SdpaFacts, target: &Target) -> bool {
+    let blocks = f.b.saturating_mul(f.h_q).saturating_mul(ceil_div(f.s_kv, 128));
+    let full = match target {
+        Target::Cuda { sm_count, .. } => blocks >= i64::from(*sm_count),
+        Target::Cpu => false,
+    };
+    f.ports.dbias.is_none() && (f.d_qk <= 64 || f.d_qk <= 128 && full)
 }
 
 /// Tiles of a row of this chain, best first; none for a row without tiles.
@@ -122,6 +140,37 @@ mod tests {
             for cc in [100, 103, 110, 120, 121] {
                 assert!(!ranked(&Case::default(), cc, mode).contains(&"20617".to_string()), "sm_{cc}");
             }
+        }
+    }
+
+    /// The crossover with the portable row, as measured on an H200 (`kernels/PERFORMANCE.md` section 12): which row stands first.
+    #[test]
+    fn the_faster_row_of_the_measured_shapes_leads() {
+        let first = |case: Case| ranked(&case, 90, Mode::A).first().map_or(String::new(), |p| p[..5].to_string());
+        let square = |b, h_q, h_kv, s, d| Case { b, h_q, h_kv, s_q: s, s_kv: s, d_qk: d, d_v: d, ..Case::default() };
+        // Without a bias 1.07 to 1.57 x in all sixty shapes, the smallest among them.
+        for (b, h_q, h_kv) in [(1, 8, 8), (4, 16, 16), (1, 32, 4)] {
+            for s in [128, 256, 512, 1024, 2048] {
+                for d in [64, 128] {
+                    for right in [None, Some(0)] {
+                        assert_eq!(
+                            first(Case { right, ..square(b, h_q, h_kv, s, d) }),
+                            "20617",
+                            "b{b} h{h_q} s{s} d{d} {right:?}"
+                        );
+                    }
+                }
+            }
+        }
+        let bias = |case: Case| Case { bias: Some((DType::BF16, case.b)), ..case };
+        let dbias = |case: Case| Case { dbias: Some(DType::F32), ..bias(case) };
+        // (b, s, d): 1.17, 1.26, 0.81, 1.45 with a bias; 0.74, 0.74, 0.55, 1.04 with its gradient.
+        for (b, s, d, with_bias) in
+            [(1, 512, 64, "20617"), (2, 2048, 64, "20617"), (1, 512, 128, "20600"), (2, 2048, 128, "20617")]
+        {
+            let of = |case: Case| Case { b, ..case };
+            assert_eq!(first(bias(of(square(b, 8, 8, s, d)))), with_bias, "b{b} s{s} d{d}");
+            assert_eq!(first(dbias(of(square(b, 8, 8, s, d)))), "20600", "b{b} s{s} d{d} with its gradient");
         }
     }
 

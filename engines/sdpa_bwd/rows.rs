@@ -62,7 +62,7 @@ pub const SM90_NAME: &str = "sdpa_bwd_sm90";
 const SM90: Row = Row {
     id: 20617,
     name: SM90_NAME,
-    maturity: Maturity::OptIn,
+    maturity: Maturity::Default,
     caps: Caps::Sdpa(SdpaCaps {
         arch: Arch::Sm { lo: 90, hi: 90 },
         dtypes: &[DType::F16, DType::BF16],

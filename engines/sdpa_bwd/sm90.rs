@@ -22,6 +22,8 @@ const HALVES: i64 = 4;
 /// Keys of a tile where dK and dV of 128 keys fit the accumulators, and above.
 const KV_TILE: i64 = 128;
 const KV_TILE_WIDE: i64 = 64;
+/// Least head groups in turn of the staged relay: measured at head dim 128, where it then costs nothing beside the default mode.
+const STAGED_TURNS: i64 = 16;
 /// L2 bytes that the heads in flight may fill with Q, dO and the dQ accumulator.
 const L2_GROUP: i64 = 40 << 20;
 
@@ -112,6 +114,9 @@ pub(super) fn choose(row: &Row, f: &SdpaFacts, target: &Target) -> Result<Choice
     };
     let mut choice = configure(f, i64::from(*sm_count));
     choice.staged = f.features.has(Feature::Deterministic) && !f.features.has(Feature::Bias) && choice.dims.0 <= 128;
+    if choice.staged {
+        choice.interleave = choice.interleave.max(STAGED_TURNS);
+    }
     if choice.kv_tile == KV_TILE_WIDE && f.features.has(Feature::Bias) {
         let reason = format!("a bias comes with head dims {}/{}; this row serves it up to 192/128", f.d_qk, f.d_v);
         return Err(row.decline(Code::HeadDim, format!("bias d_qk={} d_v={}", f.d_qk, f.d_v), reason));
@@ -151,7 +156,7 @@ pub(crate) fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
     let rows = L2_GROUP / (6 * dims.0 + 2 * dims.1);
     let fit = (rows / (f.s_q * heads_item).max(1)).max(1);
     let interleave = match f.features.has(Feature::Deterministic) {
-        true => fit.max(16),
+        true => fit.max(4),
         false if causal && f.mask.left.is_none() => fit,
         false => 1,
     };
