@@ -123,7 +123,20 @@ pub(super) fn sm90_cases() -> Vec<Golden> {
         (
             "sm90_broadcast_dbias_deterministic_d64",
             "sm_90",
-            Case { bias: Some((DType::F32, 1)), dbias: Some(DType::BF16), deterministic: true, d_qk: 64, d_v: 64, ..case },
+            Case {
+                bias: Some((DType::F32, 1)),
+                dbias: Some(DType::BF16),
+                deterministic: true,
+                d_qk: 64,
+                d_v: 64,
+                ..case.clone()
+            },
+            none.clone(),
+        ),
+        (
+            "sm90_padded_gqa_deterministic_200_136",
+            "sm_90",
+            Case { padded: true, h_kv: 4, right: Some(0), deterministic: true, d_qk: 200, d_v: 136, ..case },
             none,
         ),
     ]

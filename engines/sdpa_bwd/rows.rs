@@ -66,7 +66,7 @@ const SM90: Row = Row {
     caps: Caps::Sdpa(SdpaCaps {
         arch: Arch::Sm { lo: 90, hi: 90 },
         dtypes: &[DType::F16, DType::BF16],
-        head_dims: HeadDims { native: &[square(64), square(128), (192, 128)], pad_multiple: 8, dqk_ge_dv: true },
+        head_dims: HeadDims { native: &[square(64), square(128), (192, 128), square(192), square(256)], pad_multiple: 8, dqk_ge_dv: true },
         layout: LayoutRule::DenseFlex,
         aligned_16: true,
         features: FeatureSet::of(&[

@@ -55,7 +55,7 @@ impl Choice {
         let (d_qk, d_v) = self.dims;
         let rows = self.kv_tile + 2 * self.q_tile;
         let exchanged = if self.kv_tile == KV_TILE_WIDE { 4 } else { 2 };
-        let to_dbias = i64::from(self.dbias) * 4 * self.q_tile * self.kv_tile;
+        let to_dbias = i64::from(self.dbias && self.kv_tile == KV_TILE) * 4 * self.q_tile * self.kv_tile;
         let staged = i64::from(self.staged) * 8 * self.q_tile * d_qk;
         2 * rows * (d_qk + d_v)
             + (2 * exchanged * self.q_tile * self.kv_tile).max(32_768)
@@ -116,10 +116,6 @@ pub(super) fn choose(row: &Row, f: &SdpaFacts, target: &Target) -> Result<Choice
     choice.staged = f.features.has(Feature::Deterministic) && !f.features.has(Feature::Bias) && choice.dims.0 <= 128;
     if choice.staged {
         choice.interleave = choice.interleave.max(STAGED_TURNS);
-    }
-    if choice.kv_tile == KV_TILE_WIDE && f.features.has(Feature::Bias) {
-        let reason = format!("a bias comes with head dims {}/{}; this row serves it up to 192/128", f.d_qk, f.d_v);
-        return Err(row.decline(Code::HeadDim, format!("bias d_qk={} d_v={}", f.d_qk, f.d_v), reason));
     }
     if choice.smem() > i64::from(*smem_optin) {
         let reason = format!("the tiles need {} bytes of shared memory; the device has {smem_optin}", choice.smem());

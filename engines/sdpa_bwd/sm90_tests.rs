@@ -44,12 +44,27 @@ fn head_dims_choose_the_tile() {
         ((72, 64), (128, 128), 64),
         ((128, 128), (128, 128), 64),
         ((136, 72), (192, 128), 48),
+        ((136, 136), (192, 192), 64),
+        ((192, 192), (192, 192), 64),
+        ((200, 8), (256, 256), 64),
+        ((256, 256), (256, 256), 64),
     ] {
         let c = choice(&Case { d_qk, d_v, ..Case::default() });
         assert_eq!((c.dims, c.q_tile), (dims, q_tile), "{d_qk}/{d_v}");
     }
-    assert_eq!(declined(&Case { d_qk: 192, d_v: 192, ..Case::default() }), Some(Code::HeadDim));
-    assert_eq!(declined(&Case { d_qk: 256, d_v: 256, ..Case::default() }), Some(Code::HeadDim));
+    assert_eq!(declined(&Case { d_qk: 264, d_v: 264, ..Case::default() }), Some(Code::HeadDim));
+}
+
+/// 64 keys a tile where dK and dV of 128 do not fit: twice the blocks, all of the shared memory.
+#[test]
+fn wide_head_dims_take_64_keys() {
+    let wide = Case { d_qk: 256, d_v: 256, ..Case::default() };
+    let main = |case: &Case| match &plan(case).steps[1] {
+        Step::Kernel(l) => (l.grid[0], l.smem),
+        Step::Host(_) => panic!("a kernel"),
+    };
+    let (narrow, _) = main(&Case { s_kv: 1024, ..Case::default() });
+    assert_eq!(main(&Case { s_kv: 1024, ..wide }), (2 * narrow, 64 * 512 * 6 + 4 * 8192 + 1024 + 128));
 }
 
 #[test]

@@ -10,7 +10,7 @@
 //! gpu list                         the cases by number
 //! gpu check                        plan every case and count the declines by reason: no GPU needed
 //! gpu cpu STEP                     every STEP-th case on the CPU engine: a test of this program itself
-//! gpu compile sm_90a,.. FILE       every kernel of the lists, ahead of time, without a GPU
+//! gpu compile sm_90a,.. FILE [FROM TO]    every kernel of the lists (of these cases of one suite), ahead of time, without a GPU
 //! options: --suite sdpa_bwd|sdpa_fwd|qat_fwd|qat_bwd (default: all; numbers count in sdpa_bwd), --seed N (default: random, printed),
 //!          --workers N, --bundle FILE, --engine ROW (all, cases, compile: the cases of one row alone, without specials)
 //! ```
@@ -46,12 +46,17 @@ use report::{print_declined, run, seed};
 use suite::Suite;
 use work::Item;
 
-fn compile(args: &Args, arches: &str, file: &str) -> Result<()> {
+fn compile(args: &Args, arches: &str, file: &str, part: Option<(usize, usize)>) -> Result<()> {
     let arches: Vec<&str> = arches.split(',').collect();
     let device = Device::describe(arches[0].trim_end_matches('a'))?;
     let mut lowered = Vec::new();
     let wanted = |c: &cases::Case| args.engine.as_deref().is_none_or(|e| c.engine == e);
-    for case in args.suites().into_iter().flat_map(Suite::cases).filter(wanted) {
+    let mut listed: Vec<cases::Case> = match part {
+        Some((from, to)) => args.one_suite().cases().into_iter().take(to).skip(from).collect(),
+        None => args.suites().into_iter().flat_map(Suite::cases).collect(),
+    };
+    listed.retain(wanted);
+    for case in listed {
         if let Planned::Ready(p) = plan(&case, &device)? {
             lowered.push(p.1.lower()?);
         }
@@ -150,7 +155,10 @@ fn go(args: &Args) -> Result<bool> {
             args.suites().into_iter().for_each(list);
             return Ok(true);
         }
-        ["compile", arches, file] => return compile(args, arches, file).map(|()| true),
+        ["compile", arches, file] => return compile(args, arches, file, None).map(|()| true),
+        ["compile", arches, file, from, to] => {
+            return compile(args, arches, file, Some((number(from), number(to)))).map(|()| true);
+        }
         ["cpu", step] => {
             args.suites().into_iter().try_for_each(|s| on_cpu(s, number(step).max(1), seed(args)))?;
             return Ok(true);

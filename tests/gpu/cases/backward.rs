@@ -121,12 +121,41 @@ fn sm90_later(shared: &[Case]) -> Vec<Case> {
     all.into_iter().map(|c| Case { engine: BWD_SM90, ..c }).collect()
 }
 
+/// The Hopper row's head dims above 128 on both sides, whose loop is another one: what the portable row's list has of them, then every mask with long
+/// rows, groups summed in a block, lengths, packing, bias.
+fn sm90_wide(shared: &[Case]) -> Vec<Case> {
+    let served = |c: &&Case| (c.d_qk > 192 || c.d_v > 128) && c.knobs.is_empty();
+    let mut all: Vec<Case> = shared.iter().filter(served).cloned().collect();
+    let (q, kv) = (vec![130, 0, 64], vec![100, 130, 31]);
+    for (n, mask) in MaskKind::ALL.into_iter().enumerate() {
+        for (i, (d_qk, d_v)) in [(192, 192), (256, 256), (136, 136), (200, 192), (256, 64)].into_iter().enumerate() {
+            let dtype = if (n + i) % 2 == 0 { DType::BF16 } else { DType::F16 };
+            let base = Case { d_qk, d_v, dtype, mask, h_kv: KV_HEADS[(n + i) % 3], ..Case::default() };
+            all.push(Case { b: 1, s_q: 700, s_kv: 1100, deterministic: i % 2 == 0, ..base.clone() });
+            all.push(Case { b: 15, h_q: 8, h_kv: 2, s_q: 70, s_kv: 390, deterministic: i % 2 == 1, ..base.clone() });
+            let padded = Lens::Padded { q: q.clone(), kv: kv.clone() };
+            all.push(Case { b: 3, lens: padded.clone(), sink: i % 2 == 0, deterministic: (n + i) % 2 == 0, ..base.clone() });
+            let thd = Lens::Thd { q: q.clone(), kv: kv.clone(), head_major: n % 2 == 1, wide: i % 2 == 1 };
+            all.push(Case { b: 3, lens: thd, deterministic: (n + i) % 2 == 1, strided_stats: i == 4, ..base.clone() });
+            // Bottom-right bounds come without a bias (rule V17).
+            if !matches!(mask, MaskKind::CausalBottomRight | MaskKind::BottomRightWindow(_)) {
+                let bias = Some(([DType::F32, dtype][i % 2], (n + i) % 3 == 0));
+                let dbias = [None, Some(dtype), Some(DType::F32)][(n + 2 * i) % 3];
+                let (b, lens) = if i % 2 == 0 { (2, Lens::Full) } else { (3, padded) };
+                all.push(Case { b, s_q: 99, s_kv: 132, bias, dbias, lens, deterministic: n % 2 == 0, ..base });
+            }
+        }
+    }
+    all.into_iter().map(|c| Case { engine: BWD_SM90, ..c }).collect()
+}
+
 /// The list, in a fixed order: a new group goes behind the others, because numbers are how a case is named.
 pub fn all() -> Vec<Case> {
     let mut all = product();
     all.extend(featured());
-    let (own, later) = (sm90(&all), sm90_later(&all));
+    let (own, later, wide) = (sm90(&all), sm90_later(&all), sm90_wide(&all));
     all.extend(own);
     all.extend(later);
+    all.extend(wide);
     all
 }

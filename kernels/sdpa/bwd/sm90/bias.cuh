@@ -52,6 +52,17 @@ template <int N> FG_DEV void add_bias(float (&s)[N], const Walk& w, const Bias& 
 #endif
 }
 
+// dBias += dS, straight from a fragment of dS^T. One 8-row block: v = (row 0, key), (1, key), (0, key + 8), (1, key + 8). `at`: this lane's element of the
+// block's first row; left on the next block's.
+FG_DEV void add_dbias_block(float*& at, i64 ss, i32 rows, bool key0, bool key8, const float (&v)[4]) {
+#pragma unroll
+  for (int e = 0; e < 2; e++) {
+    if (e < rows && key0) red_f32(at, v[e]);
+    if (e < rows && key8) red_f32(at + 8, v[2 + e]);
+    step(at, e ? 7 * ss : ss);
+  }
+}
+
 // ---- dS on its way to dBias: [q][128 keys] fp32, bits 3 and 4 of the key XOR bits 1 and 2 of the row (no bank conflicts on either side) ----
 // Shared address of (row 2 (lane & 3), key): rows 8 j + e on are (8 j + e) * 512 bytes further, the key 8 further has bit 5 of the address flipped.
 FG_DEV u32 ds32_lane(u32 smem, u32 key, u32 lane) { return smem + OFF_DS32 + (lane & 3) * 1024 + (key ^ ((lane & 3) << 3)) * 4; }

@@ -32,7 +32,7 @@ constexpr bool DQ_T = TQ == 48;
 static_assert((TQ == 128 && DQK == 64 && DV == 64) || (TQ == 64 && DQK == 128 && DV == 128) || (TQ == 48 && DQK == 192 && DV == 128) ||
                   (TQ == 64 && DQK == DV && (DV == 192 || DV == 256)),
               "tile");
-static_assert(!FG_BIAS || (!FG_THD && !WIDE), "a bias comes with dense operands of narrow heads");
+static_assert(!FG_BIAS || !FG_THD, "a bias comes with dense operands");
 static_assert(!FG_DBIAS || FG_BIAS, "dBias is that of a bias");
 static_assert(!FG_STAGED || (FG_DET && !FG_BIAS && !DQ_T && !WIDE), "stages are those of the relay, where they fit");
 static_assert(!FG_THD || FG_PADDED, "THD takes its lengths from the length tensors");
@@ -47,7 +47,8 @@ constexpr u32 DS_ROOM = DS_BUFS * (DS_BYTES + P_BYTES) < 2 * STAGE_BYTES ? 2 * S
 constexpr u32 OFF_LSE = OFF_DS + DS_ROOM, OFF_DELTA = OFF_LSE + ST * TQ * 4, OFF_BAR = OFF_DELTA + ST * TQ * 4;
 constexpr u32 OFF_DS32 = OFF_BAR + 128;                               // dS in fp32 on its way to dBias
 constexpr u32 OFF_STAGE = OFF_BAR + 128, DQ_BYTES = TQ * DQK * 4;  // dQ on its way to dq_accum, two tiles
-constexpr u32 SMEM_BYTES = OFF_DS32 + (FG_DBIAS ? TQ * TK * 4 : 0) + (FG_STAGED ? 2 * DQ_BYTES : 0);
+constexpr bool DBIAS_RING = FG_DBIAS && !WIDE;  // the wide loop adds to dBias itself
+constexpr u32 SMEM_BYTES = OFF_DS32 + (DBIAS_RING ? TQ * TK * 4 : 0) + (FG_STAGED ? 2 * DQ_BYTES : 0);
 static_assert(!FG_STAGED || OFF_STAGE % 16 == 0, "bulk adds");
 static_assert(SMEM_BYTES <= 232448, "shared memory of one CTA");
 

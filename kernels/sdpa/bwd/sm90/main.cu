@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
       mbar_init(smem + BAR_DQ_GO + 8, 1);
       mbar_init(smem + BAR_DQ_DONE + 8, MATH_WARPS);
     }
-    if (FG_DBIAS) {
+    if (DBIAS_RING) {
       mbar_init(smem + BAR_DS32_FULL, MATH_WARPS);
       mbar_init(smem + BAR_DS32_FREE, 1);
     }
@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
   // Every role derives the work description itself, after its register reallocation: shared across the branch it would have to fit 24 registers.
   if (wg == 0) {
     regs_dec<AUX_REGS>();
-    if (warp > (FG_DBIAS || FG_STAGED ? 3 : FG_DET ? 2 : 1)) return;
+    if (warp > (DBIAS_RING || FG_STAGED ? 3 : FG_DET ? 2 : 1)) return;
     const Tile t = make_tile(shape);
     if (t.lo >= t.hi) return;
     if (warp == 0) {
@@ -88,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
       if (lane == 0)
         producer(smem, t, heads_item, Maps{&tm_q, &tm_k, &tm_v, &tm_do}, (i32)token(rag_q, mul_q, q_ss, t.b), (i32)token(rag_k, mul_k, k_ss, t.b),
                  (i32)token(rag_v, mul_v, v_ss, t.b), (i32)token(rag_do, mul_do, do_ss, t.b));
-#if FG_DBIAS
+#if FG_DBIAS && FG_D_V <= 128
     } else if (warp == 3) {
       pdl_wait();
       dbias_role(smem, t, heads_item, dbias + ((i64)t.b * dbias_sb + (i64)t.h0 * dbias_sh), dbias_sh, dbias_ss, lane);
@@ -143,9 +143,16 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
 #if FG_D_V > 128
   if (wg == 1) {
     Wide<0> m;
+#if FG_BIAS
+    m.bias = {bias, bias_sb, bias_sh, bias_ss, t.b, t.kv0, t.len_q};
+#endif
     run(m, zero, smem, wg - 1, warp & 3, lane, tid, scale, row_limit, d_qk, d_v, dk_ss, dv_ss, walk, dk_at, dv_at);
   } else {
     Wide<1> m;
+#if FG_BIAS
+    m.bias = {bias, bias_sb, bias_sh, bias_ss, t.b, t.kv0, t.len_q};
+    m.dbias = {dbias, dbias_sb, dbias_sh, dbias_ss, t.b, t.kv0, t.len_q};
+#endif
     run(m, zero, smem, wg - 1, warp & 3, lane, tid, scale, row_limit, d_qk, d_v, dk_ss, dv_ss, walk, dk_at, dv_at);
   }
 #else

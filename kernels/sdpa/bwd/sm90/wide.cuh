@@ -12,6 +12,9 @@
 #include "common/wgmma.cuh"
 #include "sdpa/bwd/sm90/config.cuh"
 #include "sdpa/bwd/sm90/pieces.cuh"
+#if FG_BIAS
+#include "sdpa/bwd/sm90/bias.cuh"
+#endif
 
 namespace fg {
 
@@ -38,6 +41,10 @@ template <int R> struct Wide {
 
   float s[NS], dq[QN / 2], dk[KN / 2], dv[VN / 2];  // s: S^T, or dP^T
   u32 own[NS / 2];                                  // P^T, or dS^T
+#if FG_BIAS
+  Bias bias, dbias;  // dbias.from: dBias, or null
+  float p32[NS];     // R = 1 with FG_DBIAS: P before it is rounded
+#endif
 
   FG_DEV void init(u32 zero, u32 smem_, u32, u32 warp_, u32 lane_, float scale) {
     smem = smem_, warp = warp_, lane = lane_;
@@ -61,12 +68,13 @@ template <int R> struct Wide {
   }
 
   // ---- products: issue and commit; at: buffer ----
-  FG_DEV void issue_scores(u32 at) {
-    constexpr int D = R == 0 ? DQK : DV;
-    const u64 a = at_buffer(d_n, R == 0 ? OFF_K : OFF_V), b = at_buffer(d_n, R == 0 ? OFF_Q + at * Q_BYTES : OFF_DO + at * DO_BYTES);
-    pin(s), wgmma_fence();
+  // S^T (DP = 0) or dP^T.
+  template <int DP> FG_DEV void issue_scores(float (&to)[NS], u32 at) {
+    constexpr int D = DP ? DV : DQK;
+    const u64 a = at_buffer(d_n, DP ? OFF_V : OFF_K), b = at_buffer(d_n, DP ? OFF_DO + at * DO_BYTES : OFF_Q + at * Q_BYTES);
+    pin(to), wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < D / 16; k++) Wgmma<BF16, TQ>::ss(s, a + kstep(k, KCH), b + kstep(k, QCH), k != 0);
+    for (int k = 0; k < D / 16; k++) Wgmma<BF16, TQ>::ss(to, a + kstep(k, KCH), b + kstep(k, QCH), k != 0);
     wgmma_commit();
   }
   FG_DEV void issue_dv(u32 at) {
@@ -102,38 +110,60 @@ template <int R> struct Wide {
   }
 
   // ---- element-wise pieces ----
-  FG_DEV void softmax(const Walk& w, u32 at) {
-    mask_scores(s, w, warp * 16 + (lane >> 2), lane, sl2);
+  // S^T -> P^T.
+  FG_DEV void softmax(float (&x)[NS], const Walk& w, u32 at) {
+    const u32 key = warp * 16 + (lane >> 2);
+#if FG_BIAS
+    add_bias(x, w, bias, w.qb * TQ, key, lane, sl2);
+#endif
+    mask_scores(x, w, key, lane, FG_BIAS ? 1.f : sl2);
 #pragma unroll
     for (int j = 0; j < TQ / 8; j++) {
       float st[2];
       lds_f32x2(smem + lse_at(at) + (lane & 3) * 8 + j * 32, st[0], st[1]);
 #pragma unroll
-      for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(fmaf(s[4 * j + e], sl2, st[e & 1]));
-      own[2 * j] = pack2<BF16>(s[4 * j], s[4 * j + 1]);
-      own[2 * j + 1] = pack2<BF16>(s[4 * j + 2], s[4 * j + 3]);
+      for (int e = 0; e < 4; e++) x[4 * j + e] = ex2(FG_BIAS ? x[4 * j + e] + st[e & 1] : fmaf(x[4 * j + e], sl2, st[e & 1]));
     }
+  }
+  FG_DEV void hand_over_p(u32 at) {
     const u32 to = p_lane + at * P_BYTES;
+#pragma unroll
+    for (int j = 0; j < NS / 2; j++) own[j] = pack2<BF16>(s[2 * j], s[2 * j + 1]);
 #pragma unroll
     for (int j = 0; j < TQ / 16; j++) stsm4(to ^ (j * 32), own[4 * j], own[4 * j + 1], own[4 * j + 2], own[4 * j + 3]);
     fence_async_smem();
     bar_arrive_at<MATH_THREADS>(NB_P_FULL + at);
   }
-  FG_DEV void dsoftmax(u32 at) {
+  FG_DEV void dsoftmax(const Walk& w, u32 at) {
     const u32 from = p_lane + at * P_BYTES, to = ds_lane + at * DS_BYTES;
+#if FG_DBIAS
+    const i32 key = (i32)(warp * 16 + (lane >> 2)), q0 = w.qb * TQ + 2 * (i32)(lane & 3), rows = dbias.len_q - q0;
+    float* sum = (float*)dbias.from + ((i64)dbias.b * dbias.sb + (i64)w.h * dbias.sh + (i64)q0 * dbias.ss + (dbias.kv0 + key));
+#endif
 #pragma unroll
     for (int j = 0; j < TQ / 16; j++) {
+#if !FG_DBIAS
       u32 p[4];
       ldsm4(from ^ (j * 32), p[0], p[1], p[2], p[3]);
+#endif
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         const float* dp = s + (2 * j + i) * 4;
-        float a, b, lo, hi;
+        float a, b, x[4];
         lds_f32x2(smem + delta_at(at) + (lane & 3) * 8 + (2 * j + i) * 32, a, b);
-        unpack2(p[2 * i], lo, hi);
-        own[4 * j + 2 * i] = pack2<BF16>(lo * (dp[0] - a), hi * (dp[1] - b));
-        unpack2(p[2 * i + 1], lo, hi);
-        own[4 * j + 2 * i + 1] = pack2<BF16>(lo * (dp[2] - a), hi * (dp[3] - b));
+#if FG_DBIAS
+#pragma unroll
+        for (int e = 0; e < 4; e++) x[e] = p32[(2 * j + i) * 4 + e];
+#else
+        unpack2(p[2 * i], x[0], x[1]);
+        unpack2(p[2 * i + 1], x[2], x[3]);
+#endif
+        x[0] *= dp[0] - a, x[1] *= dp[1] - b, x[2] *= dp[2] - a, x[3] *= dp[3] - b;
+#if FG_DBIAS
+        add_dbias_block(sum, dbias.ss, rows - 8 * (2 * j + i), key < w.keys, key + 8 < w.keys, x);
+#endif
+        own[4 * j + 2 * i] = pack2<BF16>(x[0], x[1]);
+        own[4 * j + 2 * i + 1] = pack2<BF16>(x[2], x[3]);
       }
       stsm4t(to + j * 2048, own[4 * j], own[4 * j + 1], own[4 * j + 2], own[4 * j + 3]);
     }
@@ -174,9 +204,10 @@ template <int R> struct Wide {
   }
   FG_DEV void loop_p(Walk w) {
     wait_q(0);
-    issue_scores(0);
+    issue_scores<0>(s, 0);
     wgmma_wait<0>(), pin(s);
-    softmax(w, 0);
+    softmax(s, w, 0);
+    hand_over_p(0);
     wait_do(0);
     issue_dv(0);
     wgmma_wait<0>(), pin(dv);
@@ -186,10 +217,11 @@ template <int R> struct Wide {
       const u32 at = i & 1, nx = at ^ 1;
       float* to = w.dq;
       wait_q(nx);
-      issue_scores(nx);
+      issue_scores<0>(s, nx);
       next_tile(w);
       wgmma_wait<0>(), pin(s);
-      softmax(w, nx);
+      softmax(s, w, nx);
+      hand_over_p(nx);
       bar_sync_at<MATH_THREADS>(NB_DS_FULL + at);
       issue_dk(at);
       issue_dq(at);
@@ -213,12 +245,19 @@ template <int R> struct Wide {
 #pragma unroll 1
     for (i32 i = 0; i < w.n; i++) {
       const u32 at = i & 1;
+#if FG_DBIAS
+      // dBias is a sum of dS in fp32, which wants P in fp32: computed here once more.
+      wait_q(at);
+      issue_scores<0>(p32, at);
+      wgmma_wait<0>(), pin(p32);
+      softmax(p32, w, at);
+#endif
       wait_do(at);
-      issue_scores(at);
+      issue_scores<1>(s, at);
       bar_sync_at<MATH_THREADS>(NB_P_FULL + at);
       issue_dv(at);
       wgmma_wait<1>(), pin(s);
-      dsoftmax(at);
+      dsoftmax(w, at);
       wait_q(at);
       issue_dq(at);
       issue_dk(at);
