@@ -27,7 +27,7 @@ fn tiles(f: &SdpaFacts, plain: Config) -> Config {
 
 fn second(s: &Second<'_>) -> Result<Step, Decline> {
     let Second { row, f, plain, knobs, scale, target } = *s;
-    let c = tiles(f, rules::prefill_sm90(row, plain, target)?);
+    let c = tiles(f, rules::prefill_sm90(row, plain, knobs, target)?);
     let sched = knobs.get(Knob::SchedPolicy).unwrap_or(Sched::Natural as i64);
     let ports = &plain.ports;
     let mut p = Params::default();

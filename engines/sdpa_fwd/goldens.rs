@@ -78,6 +78,7 @@ pub(super) fn cases() -> Vec<(&'static Row, Golden)> {
         ),
     ];
     let sched = |n| Knobs::new(&[(Knob::SchedPolicy, n)]);
+    let none_of_all = Knobs::NONE;
     let hopper = [
         ("hopper_causal_gqa_d128", "sm_90", Case { h_kv: 2, right: Some(0), ..case.clone() }, sched(2)),
         (
@@ -109,6 +110,18 @@ pub(super) fn cases() -> Vec<(&'static Row, Golden)> {
                 ..case.clone()
             },
             sched(1),
+        ),
+        (
+            "hopper_packed_heads_short_tiles_d64",
+            "sm_90",
+            Case { h_q: 6, h_kv: 2, right: Some(0), d_qk: 64, d_v: 64, ..case.clone() },
+            Knobs::new(&[(Knob::TileM, 64), (Knob::PackGqa, 1), (Knob::SchedPolicy, 2)]),
+        ),
+        (
+            "hopper_bias_negative_scale_d128",
+            "sm_90",
+            Case { bias: Some((DType::F32, 1)), scale: -0.1, ..case.clone() },
+            none_of_all.clone(),
         ),
         ("hopper_inference_d256", "sm_90", Case { d_qk: 256, d_v: 256, stats: false, ..case.clone() }, sched(0)),
     ];

@@ -1,10 +1,12 @@
 //! Family `sdpa_fwd`: scaled dot-product attention, forward.
 
 pub mod config;
+pub(crate) mod config_sm90;
 pub mod cpu;
 mod cpu_tile;
 mod decode;
 pub mod heuristics;
+mod heuristics_sm90;
 pub(crate) mod lower;
 pub(crate) mod prefill;
 pub(crate) mod prefill_sm90;

@@ -1,12 +1,11 @@
 //! Lowers `sdpa_fwd_prefill_sm90`: one launch of the wgmma kernel. Parameter list and switches follow `kernels/sdpa/fwd/sm90/README.md`.
 
-use super::lower::{bf16, bounds, launch, length_defines, lens, mask_defines, scale, stats_port, Kernel, Shape};
+pub use super::config_sm90::{config, padded, section, tile_rows, tiles, Config, GROUP_ROWS, HEAD_DIMS};
+use super::lower::{bf16, bounds, launch, length_defines, lens, mask_defines, stats_port, Kernel, Shape};
 use super::prefill::Sched;
 use super::rules;
-use crate::caps::HeadDims;
-use crate::sdpa::arith::ceil_div;
-use crate::sdpa::matching::{head_dim_fit, HeadDimFit};
 use crate::sdpa::params::{ptr, tile_map, Params};
+use crate::sdpa::Scale;
 use crate::{Arg, Base, DType, Decline, Facts, Feature, Knob, Knobs, LaunchPlan, Port, Row, SdpaFacts, Target};
 
 const PREFILL: Kernel = Kernel("prefill", "sdpa/fwd/sm90/prefill.cu", "fg_sdpa_fwd_sm90");
@@ -14,97 +13,18 @@ const PREFILL: Kernel = Kernel("prefill", "sdpa/fwd/sm90/prefill.cu", "fg_sdpa_f
 /// Kernel sources of the row.
 pub const SOURCES: &[&str] = &[PREFILL.1];
 
-/// Head dims that tiles are tuned for; others run zero-padded on the smallest of them that holds both.
-pub const HEAD_DIMS: HeadDims =
-    HeadDims { native: &[(64, 64), (128, 128), (192, 128), (256, 256)], pad_multiple: 8, dqk_ge_dv: false };
-
-/// Query rows of a math warpgroup.
-const GROUP_ROWS: i64 = 64;
 /// Columns of a 128-byte row of shared memory.
 const CHUNK: i64 = 64;
-
-/// What head dims decide.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Config {
-    /// Padded head dims of Q and K.
-    pub d_qk: i64,
-    /// Padded head dim of V and O.
-    pub d_v: i64,
-    /// Math warpgroups, 64 query rows each.
-    pub groups: i64,
-    /// Keys a tile.
-    pub kv_tile: i64,
-    /// K and V buffers.
-    pub stages: i64,
-}
-
-impl Config {
-    /// Rows of a CTA.
-    pub fn q_tile(&self) -> i64 {
-        GROUP_ROWS * self.groups
-    }
-
-    /// Threads of a CTA: one more warpgroup loads.
-    pub fn threads(&self) -> i64 {
-        128 * (self.groups + 1)
-    }
-
-    /// Q, the rings of K and V, barriers.
-    pub fn smem(&self) -> i64 {
-        let elements = self.q_tile() * self.d_qk + self.stages * self.kv_tile * (self.d_qk + self.d_v);
-        2 * elements + 8 * (2 * self.groups + 4 * self.stages)
-    }
-}
-
-/// The measured configuration for these head dims (H200, `kernels/sdpa/fwd/sm90/README.md`). A left bound cuts rows short, so that smaller tiles waste
-/// less at its edges.
-pub fn config(d_qk: i64, d_v: i64, window: bool) -> Option<Config> {
-    let (d_qk, d_v) = match head_dim_fit(&HEAD_DIMS, d_qk, d_v)? {
-        HeadDimFit::Native => (d_qk, d_v),
-        HeadDimFit::Envelope(q, v) => (q, v),
-    };
-    let (groups, kv_tile, stages) = match (d_qk, window) {
-        (64, false) => (3, 96, 3),
-        (64, true) => (3, 64, 4),
-        (128, _) => (2, 128, 3),
-        (192, _) => (2, 128, 2),
-        (_, _) => (2, 64, 2),
-    };
-    Some(Config { d_qk, d_v, groups, kv_tile, stages })
-}
-
-/// (Batch, query head)s of a section. At least four CTAs read the same keys at a time: with fewer the reads of 132 multiprocessors are more than
-/// the memory delivers. Within that, whole groups whose tiles come out even over two rounds of the CTAs, forwards and backwards, because a
-/// round is what the order balances.
-pub fn section(f: &SdpaFacts, c: &Config, sched: i64, target: &Target) -> i64 {
-    let all = f.b * f.h_q;
-    let Target::Cuda { sm_count, .. } = target else { return all };
-    let (sms, group) = (i64::from(*sm_count), f.h_q / f.h_kv);
-    if sched != Sched::LptL2 as i64 || f.b * f.h_kv <= sms / 4 {
-        return all;
-    }
-    let (tiles, round) = (ceil_div(f.s_q, c.q_tile()), 2 * sms);
-    let heads = (1..=sms / 4).map(|n| n * group).filter(|n| n * tiles >= round - round / 8);
-    // Idle places of the last round, a share of the section's tiles.
-    let idle = |n: &i64| (round - n * tiles % round) % round * 10_000 / (n * tiles);
-    heads.min_by_key(|n| (idle(n), *n)).unwrap_or(all).min(all)
-}
-
-/// Tiles of the launch.
-pub fn tiles(f: &SdpaFacts, c: &Config) -> i64 {
-    ceil_div(f.s_q, c.q_tile()) * f.h_q * f.b
-}
 
 /// The launch for these facts.
 ///
 /// # Errors
-/// [`Decline`] where [`rules::prefill_sm90`] refuses, and for a scale tensor.
+/// [`Decline`] where [`rules::prefill_sm90`] refuses.
 pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result<LaunchPlan, Decline> {
     let f = facts.expect_sdpa();
-    let c = rules::prefill_sm90(row, f, target)?;
-    let scale = scale(row, f)?;
+    let c = rules::prefill_sm90(row, f, knobs, target)?;
     let sched = knobs.get(Knob::SchedPolicy).unwrap_or(Sched::Natural as i64);
-    let params = params(f, &c, sched, section(f, &c, sched, target), scale);
+    let params = params(f, &c, sched, section(f, &c, sched, target));
     let step = launch(PREFILL, &defines(f, &c), &shape(f, &c, target), params, target);
     Ok(LaunchPlan { steps: vec![step], ..LaunchPlan::default() })
 }
@@ -122,8 +42,22 @@ pub fn shape(f: &SdpaFacts, c: &Config, target: &Target) -> Shape {
 /// Tensor maps of Q, K and V.
 pub fn maps(f: &SdpaFacts, c: &Config) -> [(&'static str, Arg); 3] {
     let (ports, thd) = (&f.ports, f.features.has(Feature::Thd));
-    [("tm_q", &ports.q, GROUP_ROWS), ("tm_k", &ports.k, c.kv_tile), ("tm_v", &ports.v, c.kv_tile)]
-        .map(|(name, port, rows)| (name, tile_map(port, thd, CHUNK, rows, 2 * CHUNK)))
+    let map = |port, rows| tile_map(port, thd, CHUNK, rows, 2 * CHUNK);
+    [("tm_q", packed_map(map(&ports.q, GROUP_ROWS), c)), ("tm_k", map(&ports.k, c.kv_tile)), ("tm_v", map(&ports.v, c.kv_tile))]
+}
+
+/// The map of Q with its head axis before the token axis, so that a box is the heads of a group, heads fastest, of a few tokens.
+fn packed_map(map: Arg, c: &Config) -> Arg {
+    match map {
+        Arg::Map(mut m) if c.pack > 1 => {
+            m.dim.swap(1, 2);
+            m.stride_bytes.swap(0, 1);
+            m.tile[1] = u32::try_from(c.pack).unwrap_or(u32::MAX);
+            m.tile[2] = u32::try_from(c.group_tokens()).unwrap_or(u32::MAX);
+            Arg::Map(m)
+        }
+        map => map,
+    }
 }
 
 /// Switches of the kernel and of every other one that keeps its tiles.
@@ -134,10 +68,25 @@ pub fn defines(f: &SdpaFacts, c: &Config) -> Vec<(&'static str, i64)> {
         ("FG_KV_TILE", c.kv_tile),
         ("FG_MATH_GROUPS", c.groups),
         ("FG_STAGES", c.stages),
+        ("FG_V_STAGES", c.v_stages),
+        ("FG_KEY_SPLIT", i64::from(c.key_split)),
+        ("FG_PACK_GQA", i64::from(c.pack > 1)),
+        ("FG_BIAS", f.ports.bias.as_ref().map_or(0, |b| if b.dtype == DType::F32 { 2 } else { 1 })),
+        ("FG_PRESCALE", i64::from(prescaled(f))),
+        ("FG_MAX_SUM", i64::from(f.ports.score_max.is_some() || f.ports.score_sum_exp.is_some())),
         bf16(f),
     ];
     list.extend(mask_defines(f));
     list
+}
+
+/// Whether scores are multiplied before anything else is done with them: the row maximum of raw scores is that of scaled ones only for a positive factor, a
+/// tiny one may flush to 0, and a bias is added to scaled scores.
+fn prescaled(f: &SdpaFacts) -> bool {
+    match f.scale {
+        Scale::Static(scale) => f.ports.bias.is_some() || scale <= 1e-30 || scale.is_nan(),
+        Scale::Dynamic(_) => true,
+    }
 }
 
 /// `form_bits`: what costs too little a tile to be a switch of the compiler.
@@ -149,10 +98,10 @@ fn form(f: &SdpaFacts, sched: i64) -> i64 {
     bits.iter().enumerate().map(|(i, &b)| i64::from(b) << i).sum()
 }
 
-fn params(f: &SdpaFacts, c: &Config, sched: i64, section: i64, scale: f32) -> Params {
+fn params(f: &SdpaFacts, c: &Config, sched: i64, section: i64) -> Params {
     let ports = &f.ports;
     let thd = f.features.has(Feature::Thd);
-    let stats = stats_port(f);
+    let (stats, max, sum) = (stats_port(f), &ports.score_max, &ports.score_sum_exp);
     let mut p = Params::default();
     for (name, map) in maps(f, c) {
         p.push(name, map);
@@ -190,6 +139,27 @@ fn params(f: &SdpaFacts, c: &Config, sched: i64, section: i64, scale: f32) -> Pa
     p.sizes(&[("batch", f.b), ("heads_q", f.h_q), ("group", f.h_q / f.h_kv), ("s_q", f.s_q), ("s_kv", f.s_kv), ("d_v", f.d_v)]);
     bounds(f, &mut p);
     p.sizes(&[("section", section), ("form_bits", form(f, sched))]);
+    let (scale, scale_at) = match f.scale {
+        Scale::Static(scale) => (scale, Arg::Null),
+        Scale::Dynamic(uid) => (1.0, Arg::Ptr(Base::Tensor(uid))),
+    };
     p.push("scale", Arg::F32(scale));
+    p.push("scale_at", scale_at);
+    p.push("bias", ptr(&ports.bias));
+    // An extent of 1 is read by every batch, head, row or key.
+    let bias = |a: usize| ports.bias.as_ref().filter(|b| b.dim[a] > 1).map_or(0, |b| b.stride[a]);
+    for (name, axis) in [("bias_sb", 0), ("bias_sh", 1), ("bias_sq", 2), ("bias_sk", 3)] {
+        p.i64(name, bias(axis));
+    }
+    p.push("score_max", ptr(max));
+    p.push("score_sum", ptr(sum));
+    for (name, port) in [("rag_max", max), ("rag_sum", sum)] {
+        p.push(name, of(port).map_or(Arg::Null, |r| Arg::Ptr(Base::Tensor(r.uid))));
+    }
+    for (name, port) in [("mul_max", max), ("mul_sum", sum)] {
+        p.i64(name, of(port).map_or(0, |r| r.multiplier));
+    }
+    p.strides(["max_sb", "max_sh", "max_ss"], max);
+    p.strides(["sum_sb", "sum_sh", "sum_ss"], sum);
     p
 }

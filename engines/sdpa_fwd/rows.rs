@@ -4,10 +4,10 @@ use crate::caps::{HeadDims, KnobDomain, LayoutRule};
 use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Knob, Maturity, Row, SdpaCaps};
 
 /// Every forward row. Decode leads where it serves: it splits the keys and reads them once a group.
-/// The wgmma row comes before the portable one: it is faster but for small problems at d 64 (its README).
+/// The wgmma row comes before the portable one: it is faster but for tiny problems at d 64, where the heuristics change their places.
 pub static ROWS: &[Row] = &[DECODE, PREFILL_SM90, PREFILL, CPU];
 
-/// What both mma.sync rows serve.
+/// What every CUDA row serves.
 const SHARED: FeatureSet = FeatureSet::of(&[
     F::ZeroScale,
     F::StatsLog2,
@@ -76,9 +76,12 @@ const PREFILL: Row = Row {
     lower: |facts, knobs, target| super::prefill::lower(&PREFILL, facts, knobs, target),
 };
 
+/// Id of the wgmma row.
+pub const PREFILL_SM90_ID: u32 = 20517;
+
 /// Prefill on Hopper's own matrix instructions.
 const PREFILL_SM90: Row = Row {
-    id: 20517,
+    id: PREFILL_SM90_ID,
     name: "sdpa_fwd_prefill_sm90",
     maturity: Maturity::Default,
     caps: Caps::Sdpa(SdpaCaps {
@@ -87,29 +90,24 @@ const PREFILL_SM90: Row = Row {
         head_dims: super::prefill_sm90::HEAD_DIMS,
         layout: LayoutRule::DenseFlex,
         aligned_16: true,
-        features: FeatureSet::of(&[
-            F::StatsLog2,
-            F::SeqQTrim,
-            F::Causal,
-            F::RightBand,
-            F::BottomRight,
-            F::Window,
-            F::Padding,
-            F::CuSeqLen,
-            F::Sink,
-            F::Stats,
-            F::StridedStats,
+        features: SHARED.union(FeatureSet::of(&[
+            F::Bias,
+            F::BroadcastBias,
+            F::ScoreMax,
+            F::ScoreSumExp,
+            F::DynamicScale,
             F::Thd,
-            F::Gqa,
-            F::Decode,
-            F::UnequalHeadDims,
-        ]),
+        ])),
         thd_needs_totals: false,
     }),
-    knobs: &[KnobDomain { knob: Knob::SchedPolicy, values: &[0, 1, 2] }],
+    knobs: &[
+        KnobDomain { knob: Knob::TileM, values: &[64, 128, 192] },
+        KnobDomain { knob: Knob::SchedPolicy, values: &[0, 1, 2] },
+        KnobDomain { knob: Knob::PackGqa, values: &[0, 1] },
+    ],
     note: Some(
-        "attn_scale above 1e-30. Packed operands: one width of ragged offsets, lengths on both sides, and sequences that begin at whole \
-         tokens of each operand. Lengths have one form on both sides.",
+        "Packed operands: no bias, one width of ragged offsets, lengths on both sides, and sequences that begin at whole tokens of each \
+         operand. Lengths have one form on both sides. A scale tensor is f32.",
     ),
     sources: super::prefill_sm90::SOURCES,
     extra: super::rules::prefill_sm90_extra,

@@ -4,7 +4,6 @@ use super::config::{self, Decode, Prefill, DECODE_ROWS};
 use super::prefill_sm90::{self, Config as Hopper};
 use super::workspace;
 use crate::sdpa::arith::{ceil_div, contiguous, product};
-use crate::sdpa::Scale;
 use crate::{DType, Decline, DeclineCode as Code, Facts, Feature, Knob, Knobs, LaunchPlan, Port, Row, SdpaFacts, Target};
 
 /// Kernels keep rows and keys in 32-bit integers and add bounds to them.
@@ -23,8 +22,8 @@ pub fn prefill_extra(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -
 }
 
 /// `extra` hook of the Hopper prefill row.
-pub fn prefill_sm90_extra(row: &Row, facts: &Facts, _: &Knobs, target: &Target) -> Option<Decline> {
-    prefill_sm90(row, facts.expect_sdpa(), target).err()
+pub fn prefill_sm90_extra(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option<Decline> {
+    prefill_sm90(row, facts.expect_sdpa(), knobs, target).err()
 }
 
 /// `extra` hook of the decode row.
@@ -48,13 +47,26 @@ pub fn prefill(row: &Row, f: &SdpaFacts, knobs: &Knobs, target: &Target) -> Resu
     Ok(c)
 }
 
-/// The Hopper prefill configuration, or the first rule that refuses: lengths, packing, sink, scale, strides of tensor maps, index limits, resources.
-pub fn prefill_sm90(row: &Row, f: &SdpaFacts, target: &Target) -> Result<Hopper, Decline> {
-    for rule in [lengths, packing, sink, positive_scale, map_strides] {
+/// The Hopper prefill configuration, or the first rule that refuses: lengths, packing, bias, sink, scale tensor, strides of tensor maps, tiles, packed heads,
+/// index limits, resources.
+pub fn prefill_sm90(row: &Row, f: &SdpaFacts, knobs: &Knobs, target: &Target) -> Result<Hopper, Decline> {
+    for rule in [lengths, packing, bias, sink, scale_tensor, map_strides] {
         rule(row, f).map_or(Ok(()), Err)?;
     }
-    let c = prefill_sm90::config(f.d_qk, f.d_v, f.mask.left.is_some()).ok_or_else(|| config::beyond(row, f.d_qk, f.d_v))?;
-    let tiles = product(&[ceil_div(f.s_q, c.q_tile()), f.h_q]);
+    let (d_qk, d_v) = prefill_sm90::padded(f.d_qk, f.d_v).ok_or_else(|| config::beyond(row, f.d_qk, f.d_v))?;
+    let group = f.h_q / f.h_kv;
+    if knobs.get(Knob::PackGqa) == Some(1) && !(2..=prefill_sm90::GROUP_ROWS).contains(&group) {
+        let reason = format!("PACK_GQA is 1 and a key head has {group} query heads; this row packs 2 to 64 of them");
+        return Err(row.decline(Code::Knob, "PACK_GQA=1", reason));
+    }
+    let c = prefill_sm90::config(f, knobs).ok_or_else(|| {
+        let rows = knobs.get(Knob::TileM).unwrap_or(0);
+        let served = prefill_sm90::tile_rows(d_qk, f.ports.bias.is_some());
+        let served: Vec<String> = served.iter().map(i64::to_string).collect();
+        let reason = format!("tiles have {rows} rows at padded head dims {d_qk}/{d_v}; this row serves {}", served.join(" and "));
+        row.decline(Code::Knob, format!("TILE_M={rows}"), reason)
+    })?;
+    let tiles = product(&[ceil_div(f.s_q, c.tokens()), f.h_q]);
     limits(row, f, &[("query tiles x heads x batch", tiles.and_then(|t| t.checked_mul(f.b)))])?;
     let (need, limit) = (c.smem(), i64::from(smem(row, target)?));
     if need > limit {
@@ -64,13 +76,11 @@ pub fn prefill_sm90(row: &Row, f: &SdpaFacts, target: &Target) -> Result<Hopper,
     Ok(c)
 }
 
-/// The row maximum of raw scores is that of scaled ones only for a positive factor, and a tiny one may flush to 0.
-fn positive_scale(row: &Row, f: &SdpaFacts) -> Option<Decline> {
-    let Scale::Static(scale) = f.scale else { return None };
-    (scale <= 1e-30 || scale.is_nan()).then(|| {
-        let reason = format!("attn_scale is {scale}; this row serves scales above 1e-30");
-        row.decline(Code::Feature, format!("attn_scale={scale}"), reason)
-    })
+/// The kernel reads one fp32.
+fn scale_tensor(row: &Row, f: &SdpaFacts) -> Option<Decline> {
+    let p = f.ports.attn_scale.as_ref().filter(|p| p.dtype != DType::F32)?;
+    let reason = format!("the attn_scale tensor is {}; this row serves f32", p.dtype);
+    Some(row.decline(Code::DType, format!("attn_scale.dtype={}", p.dtype), reason))
 }
 
 /// `cuTensorMapEncodeTiled` refuses larger strides.

@@ -1,8 +1,8 @@
 //! Inputs of a case on the host, and what the outputs must be.
 
 use crate::build::{offsets, tokens, BIAS, CU_KV, CU_Q, DBIAS, DK, DQ, DSINK, DV, D_O, HIGH, K, MAX, O, Q, RAG_KV, RAG_Q};
-use crate::build::{SEQ_KV, SEQ_Q, SINK, STATS, SUM, TABLE_K, TABLE_V, V};
-use crate::cases::{Case, Lens};
+use crate::build::{SCALE, SEQ_KV, SEQ_Q, SINK, STATS, SUM, TABLE_K, TABLE_V, V};
+use crate::cases::{Case, Lens, ScaleKind};
 use crate::rng::Rng;
 use crate::rounding;
 use crate::values;
@@ -145,6 +145,9 @@ pub fn prepare(case: &Case, facts: &Facts, seed: u64) -> Result<Prepared> {
                 tensors.insert(uid, ints(&values::block_table(case, pages, kv, &mut rng), false));
             }
         }
+    }
+    if case.fwd.scale == ScaleKind::Tensor {
+        tensors.insert(SCALE, case.scale().to_le_bytes().to_vec());
     }
     if let Lens::Thd { q, kv, wide, .. } = &case.lens {
         tensors.insert(RAG_Q, ints(&offsets(q), *wide));

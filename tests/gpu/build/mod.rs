@@ -4,7 +4,7 @@ mod backward;
 pub mod forward;
 mod qat;
 
-use crate::cases::{Case, Layout, Lens, MaskKind};
+use crate::cases::{Case, Layout, Lens, MaskKind, ScaleKind};
 use frostgraph::graph::{AttnScale, Graph, GraphOptions, Mask, Tensor, TensorId};
 use frostgraph::{DType, Result};
 
@@ -36,6 +36,9 @@ pub const DBIAS: i64 = 24;
 pub const DSINK: i64 = 25;
 /// The high-precision O of an NVFP4 QAT forward; its backward reads it as [`O`].
 pub const HIGH: i64 = 26;
+
+/// The softmax scale of a case that has it in a tensor.
+pub const SCALE: i64 = 27;
 
 /// Elements that a packed side leaves free before each sequence: token offsets need not be dense.
 const GAP: i64 = 3;
@@ -153,8 +156,13 @@ impl<'a> Parts<'a> {
         Mask { padding: self.c.lens != Lens::Full, ..mask(self.c.mask) }
     }
 
-    fn scale(&self) -> Option<AttnScale> {
-        Some(AttnScale::Value(self.c.scale()))
+    fn scale(&mut self) -> Option<AttnScale> {
+        Some(match self.c.fwd.scale {
+            ScaleKind::Usual | ScaleKind::Zero | ScaleKind::Negative => AttnScale::Value(self.c.scale()),
+            ScaleKind::Tensor => {
+                AttnScale::Tensor(self.g.tensor(Tensor::new("attn_scale", [1, 1, 1, 1]).dtype(DType::F32).uid(SCALE)))
+            }
+        })
     }
 
     fn bias(&mut self) -> Option<TensorId> {

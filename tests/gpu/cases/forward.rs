@@ -261,11 +261,20 @@ fn flavours() -> Vec<Case> {
     all
 }
 
-/// The Hopper row: the prefill cases that it has the features for, then more tiles than multiprocessors (each CTA takes several in turn), long rows
-/// (tiles without a mask, references that lag behind the maximum) and its orders.
+/// The Hopper row: the prefill cases, then more tiles than multiprocessors (each CTA takes several in turn), long rows (tiles without a mask, references that
+/// lag behind the maximum), its orders, tiles and packed heads, and a scale that lies on the device.
+///
+/// The prefill cases are short: in bf16 they run on the best plan, mostly tiles of 64 rows, in f16 on the tiles for long problems. Score outputs and biases
+/// are switches of the compiler and come with bf16 alone: types share every line that these touch.
 fn hopper(shared: &[Case]) -> Vec<Case> {
-    let takes = |c: &&Case| c.engine == PREFILL && c.bias.is_none() && c.knobs.is_empty() && c.fwd.scale == ScaleKind::Usual;
-    let own = |c: &Case| Case { engine: HOPPER, fwd: Fwd { max_sum: false, ..c.fwd }, ..c.clone() };
+    let takes = |c: &&Case| c.engine == PREFILL && c.knobs.is_empty() && (c.bias.is_none() || c.dtype == DType::BF16);
+    let own = |c: &Case| {
+        let bf16 = c.dtype == DType::BF16;
+        let max_sum = c.fwd.max_sum && bf16 && c.d_qk <= 128 && c.d_v <= 128 && c.fwd.scale == ScaleKind::Usual;
+        let rows = if c.d_qk <= 64 && c.d_v <= 64 { 192 } else { 128 };
+        let knobs = if bf16 { Vec::new() } else { vec![(Knob::TileM, rows)] };
+        Case { engine: HOPPER, knobs, fwd: Fwd { max_sum, ..c.fwd }, ..c.clone() }
+    };
     let mut all: Vec<Case> = shared.iter().filter(takes).map(own).collect();
     for (n, mask) in MaskKind::ALL.into_iter().enumerate() {
         for (i, (d_qk, d_v)) in [(64, 64), (128, 128), (192, 128), (256, 256)].into_iter().enumerate() {
@@ -277,6 +286,56 @@ fn hopper(shared: &[Case]) -> Vec<Case> {
             // Loud values end bf16's range; f16 has none of them.
             let dtype = if logits == Logits::Loud { DType::BF16 } else { dtype };
             all.push(Case { b: 1, s_q: 700, s_kv: 1100, dtype, knobs, fwd: Fwd { logits, ..Fwd::default() }, ..base });
+        }
+    }
+    all.extend(hopper_tiles());
+    all
+}
+
+/// Tiles of 64 rows whose keys two warpgroups share, and rows of a group's heads in one tile, groups that do not divide 64 among them: more tiles than
+/// multiprocessors, long rows, lengths, packed sequences, what rows carry.
+fn hopper_tiles() -> Vec<Case> {
+    let mut all = Vec::new();
+    let groups = [(16, 4), (6, 2), (8, 1), (10, 2)];
+    for (n, mask) in MaskKind::ALL.into_iter().enumerate() {
+        for (i, (d_qk, d_v)) in [(64, 64), (128, 128), (192, 128), (256, 256)].into_iter().enumerate() {
+            let (h_q, h_kv) = groups[(n + i) % 4];
+            let logits = [Logits::Growing, Logits::Normal, Logits::About(100)][(n + i) % 3];
+            let fwd = Fwd { logits, stats: STATS[n % 2], ..Fwd::default() };
+            let base = Case { engine: HOPPER, d_qk, d_v, mask, h_q, h_kv, sink: i == 1, fwd, ..Case::default() };
+            let knobs = |rows: i64, pack| {
+                let rows = Some((Knob::TileM, rows)).filter(|_| rows > 0);
+                rows.into_iter().chain([(Knob::SchedPolicy, (n % 3) as i64), (Knob::PackGqa, pack)]).collect::<Vec<_>>()
+            };
+            let most = |s_q: i64| Lens::Padded { q: vec![s_q, s_q / 3], kv: vec![90, 400] };
+            let thd = Lens::Thd { q: vec![150, 61], kv: vec![400, 33], head_major: n % 2 == 0, wide: false };
+            // d 256 has no room for the exchange.
+            if d_qk < 256 {
+                all.push(Case { b: 7, s_q: 200, s_kv: 300, knobs: knobs(64, 0), ..base.clone() });
+                all.push(Case { b: 1, s_q: 300, s_kv: 1100, knobs: knobs(64, 0), ..base.clone() });
+                all.push(Case { lens: most(150), s_q: 150, s_kv: 400, knobs: knobs(64, i64::from(n == 1)), ..base.clone() });
+            }
+            if (n + i) % 2 == 0 {
+                let rows = if n % 4 == 0 && i < 3 { 64 } else { 0 };
+                all.push(Case { b: 7, s_q: 200, s_kv: 300, knobs: knobs(0, 1), ..base.clone() });
+                all.push(Case { b: 2, s_q: 33, s_kv: 700, knobs: knobs(0, 1), ..base.clone() });
+                all.push(Case { lens: thd, s_q: 150, s_kv: 400, knobs: knobs(rows, 1), ..base.clone() });
+            }
+            if i == n % 2 {
+                let fwd = Fwd { scale: ScaleKind::Tensor, ..fwd };
+                all.push(Case { s_q: 150, s_kv: 400, fwd, ..base });
+            }
+        }
+    }
+    // Everything at once.
+    for (n, bias) in [DType::BF16, DType::F32].into_iter().enumerate() {
+        for rows in [64, 128] {
+            let knobs = vec![(Knob::TileM, rows), (Knob::PackGqa, 1)];
+            let fwd = Fwd { max_sum: true, scale: ScaleKind::Negative, ..Fwd::default() };
+            let lens = Lens::Padded { q: vec![150, 61], kv: vec![300, 33] };
+            let base = Case { engine: HOPPER, knobs, fwd, sink: true, s_q: 150, s_kv: 301, h_q: 6, h_kv: 2, ..Case::default() };
+            all.push(Case { bias: Some((bias, n == 1)), mask: MaskKind::CausalWindow(33), lens, ..base.clone() });
+            all.push(Case { bias: Some((bias, n == 0)), d_qk: 128, d_v: 128, ..base });
         }
     }
     all

@@ -105,6 +105,8 @@ pub enum ScaleKind {
     Zero,
     /// The usual one, negated.
     Negative,
+    /// The usual one, in a tensor.
+    Tensor,
 }
 
 /// Values of Q, K and V.
@@ -289,7 +291,7 @@ impl Case {
     pub fn scale(&self) -> f32 {
         let usual = (self.d_qk as f32).sqrt().recip();
         match self.fwd.scale {
-            ScaleKind::Usual => usual,
+            ScaleKind::Usual | ScaleKind::Tensor => usual,
             ScaleKind::Zero => 0.0,
             ScaleKind::Negative => -usual,
         }

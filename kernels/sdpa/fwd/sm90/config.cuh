@@ -7,15 +7,18 @@
 #if !defined(FG_BF16) || !defined(FG_D_QK) || !defined(FG_D_V) || !defined(FG_KV_TILE) || !defined(FG_MATH_GROUPS) || !defined(FG_STAGES)
 #error "prefill.cu needs FG_BF16, FG_D_QK, FG_D_V, FG_KV_TILE, FG_MATH_GROUPS, FG_STAGES"
 #endif
-#if !defined(FG_CAUSAL) || !defined(FG_WINDOW)
-#error "prefill.cu needs FG_CAUSAL, FG_WINDOW"
+#if !defined(FG_V_STAGES) || !defined(FG_KEY_SPLIT) || !defined(FG_PACK_GQA) || !defined(FG_CAUSAL) || !defined(FG_WINDOW)
+#error "prefill.cu needs FG_V_STAGES, FG_KEY_SPLIT, FG_PACK_GQA, FG_CAUSAL, FG_WINDOW"
 #endif
 
 namespace fg {
 
 constexpr int BF16 = FG_BF16;
-constexpr int DQK = FG_D_QK, DV = FG_D_V, TK = FG_KV_TILE, GROUPS = FG_MATH_GROUPS, STAGES = FG_STAGES;
-constexpr int TQ = 64 * GROUPS;           // query rows of a CTA, 64 a math warpgroup
+constexpr int DQK = FG_D_QK, DV = FG_D_V, TK = FG_KV_TILE, GROUPS = FG_MATH_GROUPS, STAGES = FG_STAGES, V_STAGES = FG_V_STAGES;
+constexpr bool KEY_SPLIT = FG_KEY_SPLIT, PACK = FG_PACK_GQA;
+constexpr int ROW_GROUPS = KEY_SPLIT ? 1 : GROUPS;  // blocks of 64 query rows: one a math warpgroup, or one that all of them share, each with its own kv tiles
+constexpr int TQ = 64 * ROW_GROUPS;       // query rows of a CTA
+constexpr int STEP = KEY_SPLIT ? GROUPS : 1;        // from one kv tile of a math warpgroup to its next
 constexpr int CH = 64;                    // columns of a 128-byte row: every tile is chunks of [rows][64]
 constexpr int MATH = 128 * GROUPS, THREADS = 128 + MATH;
 // The pool that setmaxnreg deals out is what __launch_bounds__ granted: 3 * 168 = 504 = 24 + 2 * 240, 4 * 128 = 512 = 32 + 3 * 160.
@@ -26,14 +29,18 @@ static_assert(GROUPS == 2 || GROUPS == 3, "math warpgroups");
 static_assert(DQK % 64 == 0 && DV % 64 == 0 && DQK <= 256 && DV <= 256, "head dims come in chunks of 64 columns");
 static_assert(TK % 16 == 0 && TK <= 256, "kv tile");
 
-// ---- shared memory: Q [group][chunk][64][64], K and V rings [stage][chunk][TK][64], barriers ----
+// ---- shared memory: Q [row group][chunk][64][64], K and V rings [stage][chunk][TK][64], where keys are split what two warpgroups exchange
+// (half of O, reference and sum of two rows a thread), barriers ----
 constexpr u32 Q_BYTES = 64 * DQK * 2, K_BYTES = TK * DQK * 2, V_BYTES = TK * DV * 2;
-constexpr u32 OFF_Q = 0, OFF_K = OFF_Q + GROUPS * Q_BYTES, OFF_V = OFF_K + STAGES * K_BYTES, OFF_BAR = OFF_V + STAGES * V_BYTES;
-constexpr u32 BAR_Q_FULL = OFF_BAR, BAR_Q_FREE = BAR_Q_FULL + 8 * GROUPS, BAR_K_FULL = BAR_Q_FREE + 8 * GROUPS,
-              BAR_K_FREE = BAR_K_FULL + 8 * STAGES, BAR_V_FULL = BAR_K_FREE + 8 * STAGES, BAR_V_FREE = BAR_V_FULL + 8 * STAGES;
-constexpr u32 SMEM_BYTES = OFF_BAR + 8 * (2 * GROUPS + 4 * STAGES);
+constexpr u32 EXCHANGE = KEY_SPLIT ? 128 * 4 * (O_REGS / 2 + 4) : 0;  // bytes a warpgroup
+constexpr u32 OFF_Q = 0, OFF_K = OFF_Q + ROW_GROUPS * Q_BYTES, OFF_V = OFF_K + STAGES * K_BYTES, OFF_X = OFF_V + V_STAGES * V_BYTES,
+              OFF_BAR = OFF_X + GROUPS * EXCHANGE;
+constexpr u32 BAR_Q_FULL = OFF_BAR, BAR_Q_FREE = BAR_Q_FULL + 8 * ROW_GROUPS, BAR_K_FULL = BAR_Q_FREE + 8 * ROW_GROUPS,
+              BAR_K_FREE = BAR_K_FULL + 8 * STAGES, BAR_V_FULL = BAR_K_FREE + 8 * STAGES, BAR_V_FREE = BAR_V_FULL + 8 * V_STAGES;
+constexpr u32 SMEM_BYTES = OFF_BAR + 16 * (ROW_GROUPS + STAGES + V_STAGES);
 static_assert(SMEM_BYTES <= 232448, "shared memory of sm_90");
-constexpr u32 NB_OWN = 1;  // named barriers from here: one of each math warpgroup's own (0 is __syncthreads)
+static_assert(!KEY_SPLIT || (GROUPS == 2 && STAGES >= 2 && V_STAGES >= 2), "two warpgroups exchange halves; a buffer's turns are told apart by one bit");
+constexpr u32 NB_OWN = 1, NB_EXCHANGE = 1 + GROUPS;  // named barriers from here: one of each math warpgroup's own (0 is __syncthreads), one of all of them
 
 // Keys that rows [row, row + rows) see.
 struct Span {
@@ -55,14 +62,6 @@ FG_DEV Span make_span(const Band& band, i32 row, i32 rows, i32 len_q, i32 len_kv
   return s;
 }
 
-// The CTA's tile in the order of the grid. Everything is uniform over the CTA.
-struct Work {
-  i32 b, h, h_kv, row0;   // row0: first query row
-  i32 len_q, len_kv;
-  Band band;
-  Span keys;              // of all the CTA's rows: what is loaded
-};
-
 // What a launch may have or not. These cost a few instructions a tile, so they are no switches of the compiler: 4 head dims x 2 types x 4 masks is all
 // that is ever compiled.
 struct Form {
@@ -76,31 +75,52 @@ struct Form {
   FG_DEV i32 token(const void* rag, i64 mul, i32 b, i64 ss) const { return thd ? (i32)(offset(rag, b, mul) / ss) : 0; }
 };
 
+// The launch's extents and masks: uniform over the grid.
+struct Problem {
+  i32 batch, heads_q, group, s_q, s_kv, section;
+  const i32 *seq_q, *seq_kv;
+  i32 bottom_right, left, right;
+
+  // Tokens that 64 rows hold. Packed: rows are (token, query head of the group) pairs, heads fastest; where the group does not divide 64 the last rows are idle.
+  FG_DEV i32 tokens() const { return PACK ? 64 / group : 64; }
+  FG_DEV u32 heads() const { return (u32)(PACK ? heads_q / group : heads_q); }
+  FG_DEV u32 tiles() const { return (u32)ceil_div(s_q, ROW_GROUPS * tokens()); }
+};
+
+// The CTA's tile in the order of the grid. Everything is uniform over the CTA.
+struct Work {
+  i32 b, h, h_kv, row0;   // h: query head, the group's first when packed; row0: first query token
+  i32 len_q, len_kv;
+  Band band;
+  Span keys;              // of all the CTA's rows: what is loaded
+};
+
 // Tiles of a launch, in an order: query tiles of a head ascending, head after head; or longest first: in sections of `section` (batch, head)s the last
 // query tiles (the longest with a causal mask) of all its heads first.
-FG_DEV Work make_work(const Form& form, u32 index, i32 s_q, i32 s_kv, i32 batch, i32 heads_q, i32 group, i32 section, const i32* seq_q,
-                      const i32* seq_kv, i32 bottom_right, i32 left, i32 right) {
-  const u32 tiles = (u32)ceil_div(s_q, TQ);
+FG_DEV Work make_work(const Form& form, const Problem& p, u32 index) {
+  const u32 tiles = p.tiles(), heads = p.heads();
   u32 bh, t;
   if (!form.longest_first) {
     bh = index / tiles;
     t = index - bh * tiles;
   } else {
-    const u32 all = (u32)(batch * heads_q), first = index / (tiles * (u32)section) * (u32)section, n = min2((u32)section, all - first);
+    const u32 all = (u32)p.batch * heads, first = index / (tiles * (u32)p.section) * (u32)p.section, n = min2((u32)p.section, all - first);
     const u32 r = index - first * tiles;
     t = r / n;
     bh = first + (r - t * n);
     t = tiles - 1 - t;
   }
   Work w;
-  w.b = (i32)(bh / (u32)heads_q);
-  w.h = (i32)(bh - (u32)w.b * (u32)heads_q);
-  w.h_kv = w.h / group;
-  w.row0 = (i32)t * TQ;
-  w.len_q = form.length(seq_q, w.b, s_q);
-  w.len_kv = form.length(seq_kv, w.b, s_kv);
-  w.band = make_band(bottom_right, w.len_q, w.len_kv, left, right);
-  w.keys = make_span(w.band, w.row0, TQ, w.len_q, w.len_kv);
+  w.b = (i32)(bh / heads);
+  w.h = (i32)(bh - (u32)w.b * heads);
+  w.h_kv = PACK ? w.h : w.h / p.group;
+  if (PACK) w.h *= p.group;
+  const i32 tokens = ROW_GROUPS * p.tokens();
+  w.row0 = (i32)t * tokens;
+  w.len_q = form.length(p.seq_q, w.b, p.s_q);
+  w.len_kv = form.length(p.seq_kv, w.b, p.s_kv);
+  w.band = make_band(p.bottom_right, w.len_q, w.len_kv, p.left, p.right);
+  w.keys = make_span(w.band, w.row0, tokens, w.len_q, w.len_kv);
   return w;
 }
 
@@ -109,5 +129,23 @@ FG_DEV u32 nth_tile(const Form& form, u32 r) {
   const u32 g = gridDim.x, c = blockIdx.x;
   return r * g + ((form.longest_first && (r & 1)) ? g - 1 - c : c);
 }
+
+// This CTA's tiles, one after the other.
+struct Tiles {
+  u32 round = 0;
+  // False: there are no more. Nothing past a packed sequence's end belongs to it: such tiles are passed over.
+  FG_DEV bool next(const Form& form, const Problem& p, Work& w) {
+    const u32 total = p.tiles() * ((u32)p.batch * p.heads());
+#pragma unroll 1
+    while (true) {
+      const u32 i = nth_tile(form, round), first = round * gridDim.x;
+      if (first >= total) return false;
+      round++;
+      if (i >= total) continue;
+      w = make_work(form, p, i);
+      if (!form.thd || w.row0 < w.len_q) return true;
+    }
+  }
+};
 
 }  // namespace fg

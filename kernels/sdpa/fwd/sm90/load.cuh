@@ -11,6 +11,11 @@ template <int N> struct Ring {
   FG_DEV void next() {
     if (++at == N) at = 0, parity ^= 1;
   }
+  FG_DEV void skip(u32 n) {
+    const u32 sum = at + n;
+    parity ^= sum / N & 1;
+    at = sum % N;
+  }
 };
 
 template <int D, int ROWS> FG_DEV void load_tile(u32 dst, const TensorMap* map, u32 bar, i32 row, i32 head, i32 batch, u64 policy) {
@@ -18,20 +23,35 @@ template <int D, int ROWS> FG_DEV void load_tile(u32 dst, const TensorMap* map, 
   for (int c = 0; c < D / CH; c++) tma_load_4d(dst + c * ROWS * CH * 2, map, bar, c * CH, row, head, batch, policy);
 }
 
+// First tokens of a packed sequence on Q, K and V; zeros otherwise.
+struct Origin {
+  i32 q, k, v;
+};
+
 // Waiting for a buffer to be free with the inverted parity: fresh barriers let the first pass through.
 struct Loader {
   u32 smem;
   bool thd;
+  i32 tokens, group;  // packed: tokens that 64 rows hold, heads of a token
   const TensorMap *tm_q, *tm_k, *tm_v;
   Ring<1> q;
-  Ring<STAGES> k, v;
+  Ring<STAGES> k;
+  Ring<V_STAGES> v;
 
   FG_DEV void load_q(const Work& w, i32 origin) {
 #pragma unroll
-    for (int g = 0; g < GROUPS; g++) {
+    for (int g = 0; g < ROW_GROUPS; g++) {
+      const u32 dst = smem + OFF_Q + g * Q_BYTES, full = smem + BAR_Q_FULL + 8 * g;
       mbar_wait(smem + BAR_Q_FREE + 8 * g, q.parity ^ 1);
-      mbar_expect(smem + BAR_Q_FULL + 8 * g, Q_BYTES);
-      load_tile<DQK, 64>(smem + OFF_Q + g * Q_BYTES, tm_q, smem + BAR_Q_FULL + 8 * g, origin + w.row0 + 64 * g, w.h, thd ? 0 : w.b, L2_EVICT_FIRST);
+      if (PACK) {
+        mbar_expect(full, (u32)(tokens * group) * (DQK * 2));
+#pragma unroll
+        for (int c = 0; c < DQK / CH; c++)
+          tma_load_4d(dst + c * 64 * CH * 2, tm_q, full, c * CH, w.h, origin + w.row0 + tokens * g, thd ? 0 : w.b, L2_EVICT_FIRST);
+      } else {
+        mbar_expect(full, Q_BYTES);
+        load_tile<DQK, 64>(dst, tm_q, full, origin + w.row0 + 64 * g, w.h, thd ? 0 : w.b, L2_EVICT_FIRST);
+      }
     }
     q.next();
   }
@@ -47,16 +67,15 @@ struct Loader {
     load_tile<DV, TK>(smem + OFF_V + v.at * V_BYTES, tm_v, smem + BAR_V_FULL + 8 * v.at, origin + n * TK, w.h_kv, thd ? 0 : w.b, L2_EVICT_LAST);
     v.next();
   }
-  // K one tile ahead of V: the math warpgroups take S of a tile and O of the one before it together.
-  FG_DEV void run(const Work& w, i32 row_q, i32 row_k, i32 row_v) {
+  // K runs ahead of V by what the math warpgroups take together: S of a tile and O of the one before it, of each warpgroup where keys are split.
+  FG_DEV void run(const Work& w, const Origin& at) {
     const Span& s = w.keys;
     if (s.n_hi <= s.n_lo) return;
-    load_q(w, row_q);
-    load_k(w, row_k, s.n_hi - 1);
+    load_q(w, at.q);
 #pragma unroll 1
-    for (i32 n = s.n_hi - 1; n >= s.n_lo; n--) {
-      if (n > s.n_lo) load_k(w, row_k, n - 1);
-      load_v(w, row_v, n);
+    for (i32 n = s.n_hi - 1 + STEP; n >= s.n_lo; n--) {
+      if (n - STEP >= s.n_lo) load_k(w, at.k, n - STEP);
+      if (n < s.n_hi) load_v(w, at.v, n);
     }
   }
 };

@@ -1,27 +1,77 @@
-// A math warpgroup: 64 query rows against every kv tile that they see. S of tile n and O of tile n + 1 go to the tensor core together, the softmax of
+// A math warpgroup: 64 query rows against the kv tiles that they see. S of tile n and O of the tile before it go to the tensor core together, the softmax of
 // tile n runs under the latter and under the other warpgroups' products. Warpgroups are bound to each other by the rings only: making them take
 // turns at issuing was measured and gains nothing.
+//
+// `Soft` turns scores into P: begin-of-rows state, first(s, p), next(s, p, edge, alpha) (true: O so far is to be multiplied with alpha), CLEAN_V:
+// whether V may hold NaN where P is 0.
 #pragma once
+#include "sdpa/fwd/sm90/bias.cuh"
 #include "sdpa/fwd/sm90/load.cuh"
 #include "sdpa/fwd/sm90/softmax.cuh"
 
 namespace fg {
 
-struct Math {
-  u32 smem, group, lane, warp;  // warp of the warpgroup
-  u32 desc_q, desc_k, desc_v;   // low words of the descriptors: the high word never changes
-  float mul;                    // scores to log2 units
-  Ring<STAGES> k, v;
-  Rows r;
-  i32 at[2];                    // row + diag of this lane's rows
+// Rows g and g + 8 of a lane's warp: token, query head, whether they are rows at all.
+struct Place {
+  i32 tok[2], head[2];
+  bool row[2];
+};
 
-  Span keys;                    // of this warpgroup's rows
+template <class Soft> struct Math {
+  u32 smem, group, rows, lane, warp;  // rows: which 64 of the CTA's; warp of the warpgroup
+  u32 desc_q, desc_k, desc_v;         // low words of the descriptors: the high word never changes
+  Soft soft;
+  // Q is free a softmax earlier where the warpgroups have instructions to spare: three of them are bound by issue (1.5 % at d 64).
+  static constexpr bool EARLY_Q = GROUPS == 2;
+  Ring<1> q;
+  Ring<STAGES> k;
+  Ring<V_STAGES> v;
+  i32 at[2];  // token + diag of this lane's rows
+  Span keys;  // of this warpgroup's rows
+  BiasRows bias;
+
+  FG_DEV Math(u32 smem, u32 group, u32 warp, u32 lane) : smem(smem), group(group), rows(KEY_SPLIT ? 0 : group), lane(lane), warp(warp) {
+    desc_q = (u32)wgmma_desc(smem + OFF_Q + rows * Q_BYTES, 16);
+    desc_k = (u32)wgmma_desc(smem + OFF_K, 16);
+    desc_v = (u32)wgmma_desc(smem + OFF_V, TK * 128);
+  }
 
   FG_DEV bool elected() const { return lane == 0; }
-
   static FG_DEV u64 whole(u32 low) { return (u64)(64u | 1u << 30) << 32 | low; }
 
-  // S = Q K^T, one committed group.
+  FG_DEV Place place(const Problem& pr, const Work& w) const {
+    Place p;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const i32 r = 16 * (i32)warp + (i32)(lane >> 2) + 8 * h;
+      if (PACK) {
+        const i32 tokens = pr.tokens(), t = r / pr.group;
+        p.tok[h] = w.row0 + tokens * (i32)rows + t;
+        p.head[h] = w.h + (r - t * pr.group);
+        p.row[h] = t < tokens;
+      } else {
+        p.tok[h] = w.row0 + 64 * (i32)rows + r;
+        p.head[h] = w.h;
+        p.row[h] = true;
+      }
+    }
+    return p;
+  }
+  FG_DEV Span span(const Problem& pr, const Work& w) const {
+    const i32 tokens = pr.tokens();
+    return make_span(w.band, w.row0 + tokens * (i32)rows, tokens, w.len_q, w.len_kv);
+  }
+  // What of a row block its tiles need to know.
+  FG_DEV void enter(const Problem& pr, const Work& w, const BiasArgs& ba) {
+    const Place p = place(pr, w);
+#pragma unroll
+    for (int h = 0; h < 2; h++) at[h] = p.tok[h] + w.band.diag;
+    keys = span(pr, w);
+    bias.enter(ba, w, p.tok, p.head, p.row);
+  }
+  FG_DEV bool sees_keys() const { return keys.n_hi > keys.n_lo; }
+
+  // S = Q K^T, one group of products.
   FG_DEV void scores(float (&s)[S_REGS]) const {
     u32 qd = desc_q;
     opaque(qd);  // a dozen descriptors hoisted out of the loop cost spilled uniform registers from d 192 on
@@ -31,7 +81,6 @@ struct Math {
 #pragma unroll
     for (int i = 0; i < DQK / 16; i++)
       Wgmma<BF16, TK>::ss(s, whole(qd + (i / 4) * (64 * 8) + (i % 4) * 2), whole(kd + (i / 4) * (TK * 8) + (i % 4) * 2), i != 0);
-    wgmma_commit();
   }
   // O += P V, one committed group.
   FG_DEV void values(float (&o)[O_REGS], u32 (&p)[P_REGS]) const {
@@ -43,20 +92,47 @@ struct Math {
     for (int i = 0; i < TK / 16; i++) Wgmma<BF16, DV, 1>::rs(o, p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3], whole(vd + i * 128), 1);
     wgmma_commit();
   }
+  FG_DEV void wait_q() const { mbar_wait(smem + BAR_Q_FULL + 8 * rows, q.parity); }
+  FG_DEV void wait_k() const { mbar_wait(smem + BAR_K_FULL + 8 * k.at, k.parity); }
+  FG_DEV void wait_v() const { mbar_wait(smem + BAR_V_FULL + 8 * v.at, v.parity); }
+  FG_DEV void free_q() {
+    if (elected()) mbar_arrive(smem + BAR_Q_FREE + 8 * rows);
+    q.next();
+  }
+  // Behind the last S of a row block, unless that freed Q itself.
+  FG_DEV void end_q() {
+    if (!EARLY_Q) free_q();
+  }
   FG_DEV void free_k() {
     if (elected()) mbar_arrive(smem + BAR_K_FREE + 8 * k.at);
-    k.next();
+#pragma unroll
+    for (int i = 0; i < STEP; i++) k.next();
   }
   FG_DEV void free_v() {
     if (elected()) mbar_arrive(smem + BAR_V_FREE + 8 * v.at);
-    v.next();
+#pragma unroll
+    for (int i = 0; i < STEP; i++) v.next();
+  }
+  // Tiles that only other warpgroups see. Their arrival is waited for, so that each phase of a barrier has one arrival a warp.
+  FG_DEV void skip(i32 n) {
+#pragma unroll 1
+    for (; n > 0; n--) wait_k(), free_k(), wait_v(), free_v();
+  }
+  FG_DEV void skip_k(i32 n) {
+#pragma unroll 1
+    for (; n > 0; n--) wait_k(), free_k();
+  }
+  FG_DEV void skip_v(i32 n) {
+#pragma unroll 1
+    for (; n > 0; n--) wait_v(), free_v();
   }
   // Rows of V that no row of the CTA keeps: P is 0 there, but 0 times a caller's NaN is not. Every warpgroup writes the zeros itself before it reads.
-  FG_DEV void clean_v(const Work& w, i32 n, u32 stage, u32 parity) const {
+  FG_DEV void clean_v(const Work& w, i32 n) const {
+    if (!Soft::CLEAN_V) return;
     const i32 below = w.keys.k_lo - n * TK, above = w.keys.k_hi - n * TK;
     if (below <= 0 && above >= TK) return;
-    mbar_wait(smem + BAR_V_FULL + 8 * stage, parity);
-    const u32 tile = smem + OFF_V + stage * V_BYTES, unit = threadIdx.x % 8 * 16;
+    wait_v();
+    const u32 tile = smem + OFF_V + v.at * V_BYTES, unit = threadIdx.x % 8 * 16;
 #pragma unroll 1
     for (i32 row = (i32)(threadIdx.x % 128 / 8); row < TK; row += 16)
       if (row < below || row >= above)
@@ -68,97 +144,16 @@ struct Math {
 
   FG_DEV bool is_edge(i32 n) const { return n >= keys.full_hi || (FG_WINDOW && n < keys.full_lo); }
 
-  // The first tile of a row block: S alone.
-  FG_DEV void first(const Work& w, i32 n, u32 (&p)[P_REGS]) {
-    float s[S_REGS], alpha[2];
-    mbar_wait(smem + BAR_K_FULL + 8 * k.at, k.parity);
-    scores(s);
-    wgmma_wait<0>();
+  // S of tile n is there: K and, behind the last tile, Q are free.
+  FG_DEV void taken(i32 n, float (&s)[S_REGS]) {
     pin(s);
     free_k();
-    if (is_edge(n)) {
-      mask_scores(s, at, w.band, w.len_kv, n * TK + 2 * (i32)(lane & 3));
-      clean_v(w, n, v.at, v.parity);
-    }
-    softmax_exact(s, p, r, mul, alpha);
+    if (EARLY_Q && n - STEP < keys.n_lo) free_q();
   }
-  // S of tile n and O of tile n + 1.
-  FG_DEV void step(const Work& w, i32 n, float (&o)[O_REGS], u32 (&p)[P_REGS], u32 (&p_new)[P_REGS]) {
-    float s[S_REGS], alpha[2];
-    mbar_wait(smem + BAR_K_FULL + 8 * k.at, k.parity);
-    scores(s);
-    mbar_wait(smem + BAR_V_FULL + 8 * v.at, v.parity);
-    values(o, p);
-    wgmma_wait<1>();
-    pin(s);
-    free_k();
-    const bool edge = is_edge(n);
-    if (edge) mask_scores(s, at, w.band, w.len_kv, n * TK + 2 * (i32)(lane & 3));
-    const bool scale_o = edge || !softmax_lazy(s, p_new, r, mul);
-    if (scale_o) softmax_exact(s, p_new, r, mul, alpha);
-    wgmma_wait<0>();
-    pin(o);
-    free_v();
-    if (scale_o) {
+  FG_DEV void mask(const Work& w, i32 n, float (&s)[S_REGS]) const { mask_scores(s, at, w.band, w.len_kv, n * TK + 2 * (i32)(lane & 3)); }
+  static FG_DEV void scale(float (&o)[O_REGS], const float (&alpha)[2]) {
 #pragma unroll
-      for (int j = 0; j < O_REGS; j++) o[j] *= alpha[j / 2 % 2];
-    }
-    if (edge) clean_v(w, n, v.at, v.parity);
-  }
-  // O of the last tile.
-  FG_DEV void last(float (&o)[O_REGS], u32 (&p)[P_REGS]) {
-    mbar_wait(smem + BAR_V_FULL + 8 * v.at, v.parity);
-    values(o, p);
-    wgmma_wait<0>();
-    pin(o);
-    free_v();
-  }
-  FG_DEV void free_q() const {
-    if (elected()) mbar_arrive(smem + BAR_Q_FREE + 8 * group);
-  }
-
-  // A tile that only other warpgroups see. Its arrival is waited for, so that each phase of a barrier has one arrival a warp.
-  FG_DEV void skip() {
-    mbar_wait(smem + BAR_K_FULL + 8 * k.at, k.parity);
-    free_k();
-    mbar_wait(smem + BAR_V_FULL + 8 * v.at, v.parity);
-    free_v();
-  }
-  // All tiles of the CTA's rows, in the loader's order.
-  FG_DEV void run(const Work& w, float (&o)[O_REGS]) {
-    i32 n = w.keys.n_hi;
-    const bool some = keys.n_hi > keys.n_lo;
-#pragma unroll 1
-    while (n > (some ? keys.n_hi : w.keys.n_lo)) skip(), n--;
-    if (some) {
-      visible(w, o);
-#pragma unroll 1
-      for (n = keys.n_lo; n > w.keys.n_lo; n--) skip();
-    } else {
-      free_q();
-    }
-  }
-  // The tiles that this warpgroup's rows see. Two tiles a turn: P of one is read by the tensor core while P of the next is written, and ptxas takes a copy between
-  // the two for a write under way.
-  FG_DEV void visible(const Work& w, float (&o)[O_REGS]) {
-    u32 p[P_REGS], q[P_REGS];
-    i32 n = keys.n_hi - 1;
-    first(w, n, p);
-#pragma unroll 1
-    while (true) {
-      if (--n < keys.n_lo) {
-        free_q();
-        last(o, p);
-        break;
-      }
-      step(w, n, o, p, q);
-      if (--n < keys.n_lo) {
-        free_q();
-        last(o, q);
-        break;
-      }
-      step(w, n, o, q, p);
-    }
+    for (int j = 0; j < O_REGS; j++) o[j] *= alpha[j / 2 % 2];
   }
 };
 

@@ -20,10 +20,10 @@ FG_DEV void quad_transpose(u32 (&x)[4], u32 t) {
     x[1] = c, x[3] = d;
 }
 
-// Row h (0: g, 1: g + 8) of this lane; `live`: the row is the launch's to write. mul: 1 / sum, dead: O is zero whatever the accumulator holds.
-FG_DEV void store_row(const float (&o)[O_REGS], int h, u16* row, bool live, float mul, bool dead, u32 t, i32 d_v) {
+// Row h (0: g, 1: g + 8) of this lane, columns from col0 on; `live`: the row is the launch's to write. mul: 1 / sum, dead: O is zero whatever the accumulator holds.
+template <int N> FG_DEV void store_row(const float (&o)[N], int h, u16* row, bool live, float mul, bool dead, u32 t, i32 col0, i32 d_v) {
 #pragma unroll
-  for (int q = 0; q < DV / 32; q++) {
+  for (int q = 0; q < N / 16; q++) {
     u32 x[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -31,7 +31,7 @@ FG_DEV void store_row(const float (&o)[O_REGS], int h, u16* row, bool live, floa
       x[i] = dead ? 0u : pack2<BF16>(o[j] * mul, o[j + 1] * mul);
     }
     quad_transpose(x, t);
-    const i32 col = 32 * q + 8 * (i32)t;
+    const i32 col = col0 + 32 * q + 8 * (i32)t;
     if (live && col < d_v) stg_v4(row + col, x[0], x[1], x[2], x[3]);
   }
 }

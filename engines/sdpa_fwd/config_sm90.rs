@@ -1,0 +1,139 @@
+//! Tiles of the wgmma forward: what head dims, a bias, short problems and packed heads choose (`kernels/sdpa/fwd/sm90/README.md`).
+
+use super::prefill::Sched;
+use crate::caps::HeadDims;
+use crate::sdpa::arith::ceil_div;
+use crate::sdpa::matching::{head_dim_fit, HeadDimFit};
+use crate::{Knob, Knobs, SdpaFacts, Target};
+
+/// Head dims that tiles are tuned for; others run zero-padded on the smallest of them that holds both.
+pub const HEAD_DIMS: HeadDims =
+    HeadDims { native: &[(64, 64), (128, 128), (192, 128), (256, 256)], pad_multiple: 8, dqk_ge_dv: false };
+
+/// Query rows of a math warpgroup.
+pub const GROUP_ROWS: i64 = 64;
+
+/// The kernel's switches that tiles decide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// Padded head dims of Q and K.
+    pub d_qk: i64,
+    /// Padded head dim of V and O.
+    pub d_v: i64,
+    /// Math warpgroups.
+    pub groups: i64,
+    /// Keys a tile.
+    pub kv_tile: i64,
+    /// K buffers.
+    pub stages: i64,
+    /// V buffers.
+    pub v_stages: i64,
+    /// The warpgroups share 64 query rows and take the kv tiles in turn; otherwise each has 64 of its own.
+    pub key_split: bool,
+    /// Query heads of a key head whose rows share a tile, 1 where each head has tiles of its own.
+    pub pack: i64,
+}
+
+impl Config {
+    /// Rows of a CTA.
+    pub fn q_tile(&self) -> i64 {
+        if self.key_split {
+            GROUP_ROWS
+        } else {
+            GROUP_ROWS * self.groups
+        }
+    }
+
+    /// Query tokens of 64 rows: packed rows are (token, head) pairs.
+    pub fn group_tokens(&self) -> i64 {
+        GROUP_ROWS / self.pack
+    }
+
+    /// Query tokens of a CTA.
+    pub fn tokens(&self) -> i64 {
+        self.q_tile() / GROUP_ROWS * self.group_tokens()
+    }
+
+    /// Threads of a CTA: one more warpgroup loads.
+    pub fn threads(&self) -> i64 {
+        128 * (self.groups + 1)
+    }
+
+    /// Q, the rings of K and V, what warpgroups that split keys exchange, barriers.
+    pub fn smem(&self) -> i64 {
+        let elements = self.q_tile() * self.d_qk + self.kv_tile * (self.stages * self.d_qk + self.v_stages * self.d_v);
+        let exchange = if self.key_split { self.groups * 128 * 4 * (self.d_v / 4 + 4) } else { 0 };
+        2 * elements + exchange + 16 * (self.q_tile() / GROUP_ROWS + self.stages + self.v_stages)
+    }
+}
+
+/// Rows of a tile at these padded head dims, the best for long problems first. 64 rows are what two warpgroups share.
+pub fn tile_rows(d_qk: i64, bias: bool) -> &'static [i64] {
+    match (d_qk, bias) {
+        (64, false) => &[192, 128, 64],
+        (64 | 128 | 192, _) => &[128, 64],
+        (_, _) => &[128],
+    }
+}
+
+/// Padded head dims.
+pub fn padded(d_qk: i64, d_v: i64) -> Option<(i64, i64)> {
+    head_dim_fit(&HEAD_DIMS, d_qk, d_v).map(|fit| match fit {
+        HeadDimFit::Native => (d_qk, d_v),
+        HeadDimFit::Envelope(q, v) => (q, v),
+    })
+}
+
+/// The measured configuration (H200, `kernels/sdpa/fwd/sm90/README.md`), none for rows a tile that these head dims do not have. A left bound cuts rows
+/// short, so that smaller tiles waste less at its edges. A bias takes as many registers as the scores.
+pub fn config(f: &SdpaFacts, knobs: &Knobs) -> Option<Config> {
+    let (d_qk, d_v) = padded(f.d_qk, f.d_v)?;
+    let (bias, window) = (f.ports.bias.is_some(), f.mask.left.is_some());
+    let list = tile_rows(d_qk, bias);
+    let rows = knobs.get(Knob::TileM).unwrap_or(list[0]);
+    let (groups, kv_tile, stages) = match (d_qk, rows, bias) {
+        _ if !list.contains(&rows) => return None,
+        (64, 64, false) => (2, 128, 5),
+        (64, 64, true) => (2, 64, 8),
+        (128, 64, _) => (2, 64, 5),
+        (192, 64, _) => (2, 64, 4),
+        (64, 192, _) if window => (3, 64, 4),
+        (64, 192, _) => (3, 96, 3),
+        (64, _, false) if !window => (2, 128, 5),
+        (64, _, _) => (2, 64, 6),
+        (128, _, false) => (2, 128, 3),
+        (128, _, true) => (2, 64, 4),
+        (192, _, false) => (2, 128, 2),
+        (192, _, true) => (2, 64, 3),
+        (_, _, false) => (2, 64, 2),
+        (_, _, true) => (2, 32, 4),
+    };
+    let packed = knobs.get(Knob::PackGqa) == Some(1);
+    let pack = if packed { f.h_q / f.h_kv } else { 1 };
+    if packed && !(2..=GROUP_ROWS).contains(&pack) {
+        return None;
+    }
+    Some(Config { d_qk, d_v, groups, kv_tile, stages, v_stages: stages, key_split: rows == 64, pack })
+}
+
+/// (Batch, query head)s of a section, (batch, key head)s where heads are packed. At least four CTAs read the same keys at a time: with fewer the reads of
+/// 132 multiprocessors are more than the memory delivers. Within that, whole groups whose tiles come out even over two rounds of the CTAs, forwards and
+/// backwards, because a round is what the order balances (192/128, S 4096: 33 heads, eight rounds, 682 TFLOP/s; 8 heads, 0.97 of two rounds, 472).
+pub fn section(f: &SdpaFacts, c: &Config, sched: i64, target: &Target) -> i64 {
+    let all = f.b * f.h_q / c.pack;
+    let Target::Cuda { sm_count, .. } = target else { return all };
+    let (sms, group) = (i64::from(*sm_count), f.h_q / f.h_kv / c.pack);
+    if sched != Sched::LptL2 as i64 || f.b * f.h_kv <= sms / 4 {
+        return all;
+    }
+    let (tiles, round) = (ceil_div(f.s_q, c.tokens()), 2 * sms);
+    let heads = (1..=sms / 4).map(|n| n * group).filter(|n| n * tiles >= round - round / 8);
+    // Idle places of the last round, a share of the section's tiles.
+    let idle = |n: &i64| (round - n * tiles % round) % round * 10_000 / (n * tiles);
+    heads.min_by_key(|n| (idle(n), *n)).unwrap_or(all).min(all)
+}
+
+/// Tiles of the launch.
+pub fn tiles(f: &SdpaFacts, c: &Config) -> i64 {
+    ceil_div(f.s_q, c.tokens()) * (f.h_q / c.pack) * f.b
+}
