@@ -195,7 +195,9 @@ fn rows_of_a_tile_agree_with_measurement() {
     let wide = [128, 64];
     /// Batch, heads, key heads, tokens, causal; times.
     type Line = (i64, i64, i64, i64, bool, &'static [f64]);
-    let tables: [((i64, i64), &[i64], &[Line]); 3] = [
+    /// Head dims, rows of a tile in the order of the times, shapes.
+    type Table<'a> = ((i64, i64), &'a [i64], &'a [Line]);
+    let tables: [Table<'_>; 3] = [
         (
             (64, 64),
             &d64,
