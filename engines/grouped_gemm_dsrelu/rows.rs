@@ -1,7 +1,7 @@
 //! The rows of the grouped product with the dsReLU epilogue. Position is rank, id is identity.
 
-use crate::caps::GroupedGemmCaps;
-use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Maturity, Row};
+use crate::caps::{GroupedGemmCaps, KnobDomain};
+use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Knob, Maturity, Row};
 
 /// Every row.
 pub static ROWS: &[Row] = &[SM90, CPU];
@@ -37,7 +37,8 @@ const SM90: Row = Row {
             F::StatusWord,
         ]),
     }),
-    knobs: &[],
+    // Cluster of one or two CTAs: tiles of 256 x 128 or 256 x 256.
+    knobs: &[KnobDomain { knob: Knob::TileCgaM, values: &[1, 2] }],
     note: Some(
         "Multiplies in f16 what the block scales make of FP8 and FP4 values, normalised by row and by tile so that E8M0's range cannot overflow; \
          tiles whose scales span more than f16 represents exactly are multiplied in bf16. Rows of C and D must be multiples of 16 bytes, and so must addresses and pool offsets of weights.",

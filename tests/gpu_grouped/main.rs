@@ -25,7 +25,7 @@ pub const ENGINE: &str = "grouped_gemm_dsrelu_sm90";
 /// Facts and launches of a case.
 pub fn lower(case: &Case, target: &Target) -> Result<(Facts, LaunchPlan)> {
     let facts = Facts::GroupedGemm(Box::new(case.facts()));
-    let plan = program::lower(ENGINE, &facts, case, target)?;
+    let plan = program::lower(ENGINE, &facts, &case.knobs(), case, target)?;
     Ok((facts, plan))
 }
 
@@ -49,6 +49,7 @@ fn main() {
         bare,
         samples: run::samples,
         facts: |c: &Case| Facts::GroupedGemm(Box::new(c.facts())),
+        knobs: Case::knobs,
         case: run::case,
         specials: run::SPECIALS,
     }

@@ -34,6 +34,8 @@ pub struct Suite<C> {
     /// Cases of the specials.
     pub samples: fn() -> Vec<C>,
     pub facts: fn(&C) -> Facts,
+    /// The knobs a case is lowered with.
+    pub knobs: fn(&C) -> Knobs,
     /// The relative error of a case.
     pub case: fn(&Gpu, &C, u64) -> Result<f64>,
     pub specials: &'static [Special],
@@ -47,14 +49,14 @@ fn row(engine: &str) -> Result<&'static Row> {
 }
 
 /// The launches of a case.
-pub fn lower(engine: &str, facts: &Facts, case: &dyn Display, target: &Target) -> Result<LaunchPlan> {
+pub fn lower(engine: &str, facts: &Facts, knobs: &Knobs, case: &dyn Display, target: &Target) -> Result<LaunchPlan> {
     let row = row(engine)?;
     let family = family_of(row.id).ok_or_else(|| Error::new(ErrorCode::UnknownEngine, engine, "a family"))?;
     let refused = |d: String| Error::new(ErrorCode::CheckFailed, d, "a case that the row serves").at(case.to_string());
-    if let Some(d) = (family.mismatch)(row, facts, &Knobs::NONE, target) {
+    if let Some(d) = (family.mismatch)(row, facts, knobs, target) {
         return Err(refused(d.to_string()));
     }
-    (row.lower)(facts, &Knobs::NONE, target).map_err(|d| refused(d.to_string()))
+    (row.lower)(facts, knobs, target).map_err(|d| refused(d.to_string()))
 }
 
 fn option<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
@@ -97,11 +99,11 @@ impl<C: Display + Sync> Suite<C> {
         }
         let mut plans = Vec::new();
         for ((name, case), facts) in list.iter().zip(&facts) {
-            plans.push(lower(self.engine, facts, case, &hopper).map_err(|e| e.at(name.clone()))?);
+            plans.push(lower(self.engine, facts, &(self.knobs)(case), case, &hopper).map_err(|e| e.at(name.clone()))?);
         }
         if verb == "compile" {
             for case in (self.samples)() {
-                plans.push(lower(self.engine, &(self.facts)(&case), &case, &hopper)?);
+                plans.push(lower(self.engine, &(self.facts)(&case), &(self.knobs)(&case), &case, &hopper)?);
             }
             let bundle = compile_bundle(&["sm_90a"], &plans.iter().collect::<Vec<_>>())?;
             let file = args.get(1).map_or("cases.bundle", String::as_str);

@@ -88,7 +88,10 @@ pub fn case(gpu: &Gpu, case: &Case, seed: u64) -> Result<f64> {
 pub const SPECIALS: &[Special] = &[
     ("50 deterministic runs beside another stream have equal bits", |g, s| fifty(g, &sample(true), s)),
     ("50 deterministic runs with every feature", |g, s| fifty(g, &rich(), s)),
+    ("50 deterministic runs of clusters", |g, s| fifty(g, &clusters(), s)),
+    ("50 deterministic runs of tiles split along k", |g, s| fifty(g, &split(), s)),
     ("captured in a graph and replayed", |g, s| captured(g, &sample(true), s)),
+    ("captured clusters, with tiles split along k", |g, s| captured(g, &split(), s)),
     ("captured with weights at addresses", |g, s| captured(g, &rich(), s)),
 ];
 
@@ -112,6 +115,7 @@ fn sample(deterministic: bool) -> Case {
         d_srelu: false,
         weights: Weights::Dense,
         b_n_major: false,
+        cluster: 1,
         data: Data::Plain,
     }
 }
@@ -121,9 +125,19 @@ fn rich() -> Case {
     Case { n: 1008, compact: true, amax: true, d_srelu: true, weights: Weights::Addresses, b_n_major: true, ..sample(true) }
 }
 
+fn clusters() -> Case {
+    let nvfp4 = Case { ab: DType::F4E2M1, sf: DType::F8E4M3, sf_vec: 16, d: DType::BF16, amax: true, ..sample(true) };
+    Case { cluster: 2, ..nvfp4 }
+}
+
+/// Fewer tiles than half of the clusters: each is split.
+fn split() -> Case {
+    Case { m: 2048, n: 512, k: 2048, ends: vec![512, 1024, 1024, 2048], ..clusters() }
+}
+
 /// Cases of the specials, for a bundle.
 pub fn samples() -> Vec<Case> {
-    vec![sample(true), rich()]
+    vec![sample(true), rich(), clusters(), split()]
 }
 
 fn fifty(gpu: &Gpu, case: &Case, seed: u64) -> Result<f64> {

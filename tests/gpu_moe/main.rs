@@ -20,7 +20,7 @@ mod run;
 mod work;
 
 use cases::Case;
-use frostgraph::engines::{Caps, Facts, LaunchPlan, Target};
+use frostgraph::engines::{Caps, Facts, Knobs, LaunchPlan, Target};
 use frostgraph::Result;
 
 /// The row under test.
@@ -29,7 +29,7 @@ pub const ENGINE: &str = "moe_grouped_matmul_sm90";
 /// Facts and launches of a case.
 pub fn lower(case: &Case, target: &Target) -> Result<(Facts, LaunchPlan)> {
     let facts = Facts::Moe(Box::new(case.facts()));
-    let plan = program::lower(ENGINE, &facts, case, target)?;
+    let plan = program::lower(ENGINE, &facts, &Knobs::NONE, case, target)?;
     Ok((facts, plan))
 }
 
@@ -52,6 +52,7 @@ fn main() {
         bare,
         samples: run::samples,
         facts: |c: &Case| Facts::Moe(Box::new(c.facts())),
+        knobs: |_| Knobs::NONE,
         case: run::case,
         specials: run::SPECIALS,
     }

@@ -1,5 +1,6 @@
 //! Switches and parameter lists of the three kernels, in the kernels' order.
 
+use super::form::Form;
 use super::{Plan, Regions, BLOCK, SHORT_LINE, THREADS, TILE};
 use crate::grouped_gemm::{Formula, GemmPort, GroupedGemmFacts, Weights};
 use crate::sdpa::arith::ceil_div;
@@ -44,8 +45,8 @@ fn kind(d: DType) -> i64 {
     }
 }
 
-/// Switches that main alone reads.
-pub(super) fn outputs(f: &GroupedGemmFacts) -> [(&'static str, i64); 11] {
+/// Switches of the epilogue.
+pub(super) fn outputs(f: &GroupedGemmFacts) -> [(&'static str, i64); 10] {
     [
         ("FG_C", kind(f.c)),
         ("FG_D", kind(f.d)),
@@ -57,7 +58,6 @@ pub(super) fn outputs(f: &GroupedGemmFacts) -> [(&'static str, i64); 11] {
         ("FG_COMPACT", i64::from(f.discrete_col_sfd)),
         ("FG_SRELU", i64::from(f.ports.d_srelu.is_some())),
         ("FG_EDGE", i64::from(f.n % BLOCK != 0)),
-        ("FG_N_MAJOR", i64::from(f.b_n_major)),
     ]
 }
 
@@ -119,6 +119,7 @@ pub(super) fn prep(plan: &Plan<'_>, r: &Regions) -> Params {
     p.push("dprob", if r.slots.is_some() { Arg::Null } else { ptr(&ports.dprob) });
     p.push("amax", ptr(&ports.amax));
     p.push("status", ptr(&ports.status));
+    p.push("part_count", maybe(r.part_count));
     let [b_bytes, sfb_bytes] = f.expert_bytes();
     p.i64("b_pool", pool_bytes(&ports.b));
     p.i64("sfb_pool", pool_bytes(&ports.sfb));
@@ -137,11 +138,17 @@ pub(super) fn main(plan: &Plan<'_>, r: &Regions) -> Params {
         port.as_ref().map_or(Arg::NoMap, |p| Params::map(Base::Tensor(p.uid), dtype, dim, stride, tile, swizzle))
     };
     let mut p = Params::default();
-    p.push("map_a", map(&ports.a, DType::U8, &[k, f.m], &[k], &[stage, TILE[0]], stage));
+    p.push("map_a", map(&ports.a, DType::U8, &[k, f.m], &[k], &[stage, plan.stage_rows()], stage));
     let dense = ports.b.as_ref().filter(|_| !listed);
     p.push("map_b", dense.map_or(Arg::NoMap, |b| map_b(plan, Base::Tensor(b.uid), f.experts)));
     let width = f.c.bytes().map_or(1, |b| b as i64);
-    p.push("map_c", map(&ports.c, f.c, &[f.n, f.m], &[f.n * width], &[128 / width, 128], 128));
+    p.push("map_c", map(&ports.c, f.c, &[f.n, f.m], &[f.n * width], &[128 / width, plan.stage_rows() / 2], 128));
+    if plan.form == Form::Pair {
+        let width = f.d.bytes().map_or(1, |b| b as i64);
+        for (name, port) in [("map_d_row", &ports.d_row), ("map_d_col", &ports.d_col)] {
+            p.push(name, map(port, f.d, &[f.n, f.m], &[f.n * width], &[128 / width, 16], 128));
+        }
+    }
     p.push("sfa", ptr(&ports.sfa));
     p.push("sfb", if listed { Arg::Null } else { ptr(&ports.sfb) });
     p.push("maps", maybe(r.maps));
@@ -174,6 +181,10 @@ pub(super) fn main(plan: &Plan<'_>, r: &Regions) -> Params {
     p.push("dprob", r.slots.map_or_else(|| ptr(&ports.dprob), region));
     p.push("amax", ptr(&ports.amax));
     p.push("dbias", maybe(r.partial));
+    if plan.form == Form::Pair {
+        p.push("part_sums", maybe(r.part_sums));
+        p.push("part_count", maybe(r.part_count));
+    }
     p.push("clamp", Arg::F32(f.tanh_clamp_scale.unwrap_or(1.0)));
     p.sizes(&[("n", f.n), ("k", f.k)]);
     p.i64("m", f.m);

@@ -1,6 +1,7 @@
 //! Lowers `grouped_gemm_dsrelu_sm90`: prep, main, and finish where sums were left in slots.
 
 mod args;
+pub(super) mod form;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -10,14 +11,16 @@ use crate::sdpa::arith::{ceil_div, product};
 use crate::sdpa::params::Params;
 use crate::{DType, Decline, DeclineCode as Code, Facts, KernelSpec, Knobs, Launch, LaunchPlan, Row, Step, Target};
 use args::{finish, inputs, main, outputs, prep, prep_threads};
+use form::Form;
 use rules::rules;
 
 const PREP: [&str; 3] = ["prep", "grouped_gemm/sm90/prep.cu", "fg_grouped_gemm_prep"];
 const MAIN: [&str; 3] = ["main", "grouped_gemm/sm90/main.cu", "fg_grouped_gemm_main"];
+const PAIR: [&str; 3] = ["main", "grouped_gemm/sm90/pair/main.cu", MAIN[2]];
 const FINISH: [&str; 3] = ["finish", "grouped_gemm/sm90/finish.cu", "fg_grouped_gemm_finish"];
 
 /// Kernel sources of the row.
-pub const SOURCES: &[&str] = &[FINISH[1], MAIN[1], PREP[1]];
+pub const SOURCES: &[&str] = &[FINISH[1], MAIN[1], PAIR[1], PREP[1]];
 
 /// Rows and columns of a tile of D, and k of a pipeline stage.
 const TILE: [i64; 3] = [256, 128, 128];
@@ -30,9 +33,14 @@ const SHORT_LINE: i64 = 24;
 /// Rows of dprob that one block of `finish` sums.
 const FINISH_ROWS: i64 = 256;
 
+/// Counters of tiles split along k, and sums of one part that a CTA leaves: 128 x 256.
+const PART_COUNTS: i64 = 1024;
+const PART_BYTES: i64 = 128 * 256 * 4;
+
 /// What the launches are made of.
 struct Plan<'a> {
     f: &'a GroupedGemmFacts,
+    form: Form,
     /// Blocks of 128 rows of A, and of 128 columns of all experts.
     blocks: [i64; 2],
     /// Column tiles of D.
@@ -56,6 +64,9 @@ struct Regions {
     sfb_at: Option<usize>,
     slots: Option<usize>,
     partial: Option<usize>,
+    /// Sums of parts of tiles split along k, and how many are there.
+    part_sums: Option<usize>,
+    part_count: Option<usize>,
 }
 
 impl Plan<'_> {
@@ -77,13 +88,30 @@ impl Plan<'_> {
         }
     }
 
-    /// Shared memory of main, as `main_config.cuh` lays it out: raw stages, the ring of 16-bit B, two headers, barriers, alignment.
-    fn smem(f: &GroupedGemmFacts) -> u32 {
+    /// Rows of A in a stage of one CTA.
+    fn stage_rows(&self) -> i64 {
+        TILE[0] / self.form.cluster()
+    }
+
+    /// CTAs of main: one an SM, in whole clusters.
+    fn ctas(&self) -> i64 {
+        i64::from(self.sm_count) / self.form.cluster() * self.form.cluster()
+    }
+
+    /// Shared memory of main, as `main_config.cuh` and `pair/config.cuh` lay it out: raw stages, the ring of 16-bit B, (results of columns,) two headers, barriers, alignment.
+    fn smem(f: &GroupedGemmFacts, form: Form) -> u32 {
         let fp4 = f.ab == DType::F4E2M1;
-        let (row, stages) = if fp4 { (64, 5) } else { (128, 3) };
-        let scales = 3 * 512 * if f.sf_vec == 16 { 2 } else { 1 };
-        let stage = u32::div_ceil((TILE[0] + TILE[1]) as u32 * row + scales, 1024) * 1024;
-        stages * stage + 4 * 16_384 + 2 * 1472 + 256 + 1024
+        let row = if fp4 { 64 } else { 128 };
+        let atom = 512 * if f.sf_vec == 16 { 2 } else { 1 };
+        let stage = |rows: i64, atoms: u32| u32::div_ceil((rows + TILE[1]) as u32 * row + atoms * atom, 1024) * 1024;
+        let rest = match form {
+            Form::Single => {
+                let stages = if fp4 { 5 } else { 3 };
+                stages * stage(TILE[0], 3) + 4 * 16_384 + 2 * 1472
+            }
+            Form::Pair => 5 * stage(TILE[0] / 2, 2) + 4 * 32_768 + 4096 + 2 * 960,
+        };
+        rest + 256 + 1024
     }
 
     fn regions(&self, plan: &mut LaunchPlan) -> Option<Regions> {
@@ -106,22 +134,29 @@ impl Plan<'_> {
             sfb_at: if self.listed() { Some(region("sfb_at", product(&[f.experts, 8]))?) } else { None },
             slots: if f.deterministic { Some(region("dprob_slots", product(&[self.tiles, f.m, 4]))?) } else { None },
             partial: if f.ports.dbias.is_some() { Some(region("dbias_partial", product(&[f.m / BLOCK, f.n, 4]))?) } else { None },
+            // No more parts than clusters.
+            part_sums: if self.form == Form::Pair {
+                Some(region("part_sums", product(&[self.ctas(), PART_BYTES]))?)
+            } else {
+                None
+            },
+            part_count: if self.form == Form::Pair { Some(region("part_count", Some(PART_COUNTS * 4))?) } else { None },
         })
     }
 }
 
 /// The row's `extra` hook.
-pub fn extra(row: &Row, facts: &Facts, _knobs: &Knobs, target: &Target) -> Option<Decline> {
-    rules(row, facts.expect_grouped_gemm(), target).err()
+pub fn extra(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Option<Decline> {
+    rules(row, facts.expect_grouped_gemm(), knobs, target).err()
 }
 
 /// The launches for these facts.
 ///
 /// # Errors
 /// [`Decline`] where [`extra`] refuses.
-pub fn lower(row: &Row, facts: &Facts, _knobs: &Knobs, target: &Target) -> Result<LaunchPlan, Decline> {
+pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result<LaunchPlan, Decline> {
     let f = facts.expect_grouped_gemm();
-    let plan = rules(row, f, target)?;
+    let plan = rules(row, f, knobs, target)?;
     let mut out = LaunchPlan::default();
     let Some(r) = plan.regions(&mut out) else {
         return Err(row.decline(
@@ -131,10 +166,18 @@ pub fn lower(row: &Row, facts: &Facts, _knobs: &Knobs, target: &Target) -> Resul
         ));
     };
     let [rows, cols] = plan.blocks;
-    out.steps.push(launch(PREP, inputs(f), [rows + cols + 1, prep_threads(f)], 0, prep(&plan, &r)));
+    out.steps.push(launch(PREP, inputs(f), [rows + cols + 1, prep_threads(f)], 1, 0, prep(&plan, &r)));
     let mut defines = inputs(f);
     defines.extend(outputs(f));
-    out.steps.push(launch(MAIN, defines, [i64::from(plan.sm_count), THREADS.into()], plan.smem, main(&plan, &r)));
+    let kernel = match plan.form {
+        Form::Single => {
+            defines.push(("FG_N_MAJOR", i64::from(f.b_n_major)));
+            MAIN
+        }
+        Form::Pair => PAIR,
+    };
+    let cluster = plan.form.cluster() as u32;
+    out.steps.push(launch(kernel, defines, [plan.ctas(), THREADS.into()], cluster, plan.smem, main(&plan, &r)));
     if r.slots.is_some() || r.partial.is_some() {
         let dprob_blocks = if r.slots.is_some() { ceil_div(f.m, FINISH_ROWS) } else { 0 };
         let dbias_blocks = if r.partial.is_some() { cols } else { 0 };
@@ -142,6 +185,7 @@ pub fn lower(row: &Row, facts: &Facts, _knobs: &Knobs, target: &Target) -> Resul
             FINISH,
             Vec::new(),
             [dprob_blocks + dbias_blocks, THREADS.into()],
+            1,
             0,
             finish(&plan, &r, dprob_blocks),
         ));
@@ -153,6 +197,7 @@ fn launch(
     [name, source, entry]: [&'static str; 3],
     mut defines: Vec<(&'static str, i64)>,
     [grid, block]: [i64; 2],
+    cluster: u32,
     smem: u32,
     p: Params,
 ) -> Step {
@@ -163,7 +208,7 @@ fn launch(
         name,
         kernel: KernelSpec { source, entry, defines },
         grid: [word(grid), 1, 1],
-        cluster: [1, 1, 1],
+        cluster: [cluster, 1, 1],
         block: [word(block), 1, 1],
         smem,
         pdl: true,

@@ -1,25 +1,35 @@
 //! What the kernels cannot serve: extents and their limits, layouts, operands that are not there.
 
+use super::form::Form;
 use super::{Plan, BLOCK, TILE};
 use crate::grouped_gemm::{GroupedGemmFacts, Weights, MAX_EXPERTS};
 use crate::sdpa::arith::ceil_div;
-use crate::{DType, Decline, DeclineCode as Code, LaunchPlan, Row, Target};
+use crate::{DType, Decline, DeclineCode as Code, Knobs, LaunchPlan, Row, Target};
 
 /// The plan, or the first reason against it.
-pub(super) fn rules<'a>(row: &Row, f: &'a GroupedGemmFacts, target: &Target) -> Result<Plan<'a>, Decline> {
+pub(super) fn rules<'a>(row: &Row, f: &'a GroupedGemmFacts, knobs: &Knobs, target: &Target) -> Result<Plan<'a>, Decline> {
     let &Target::Cuda { sm_count, smem_optin, total_memory, .. } = target else {
         let reason = "the device is cpu; this row serves CUDA devices".to_string();
         return Err(row.decline(Code::Arch, "device=cpu".to_string(), reason));
     };
     extents(row, f)?;
     operands(row, f)?;
-    let smem = Plan::smem(f);
+    let form = Form::chosen(f, knobs, target);
+    if !form.serves(f) {
+        let what = if f.ports.d_srelu.is_some() { ", D_srelu" } else { "" };
+        let reason = format!(
+            "a cluster of two is asked for with A of {}, C of {} and D of {}{what}; it takes FP4, D as wide as C, no D_srelu, and not both a clamp and dbias",
+            f.ab, f.c, f.d
+        );
+        return Err(row.decline(Code::Knob, format!("TILE_CGA_M={}", form.cluster()), reason));
+    }
+    let smem = Plan::smem(f, form);
     if smem > smem_optin {
         let reason = format!("the kernel needs {smem} bytes of shared memory; the device grants {smem_optin}");
         return Err(row.decline(Code::Resources, format!("smem={smem}"), reason));
     }
     let tiles = ceil_div(f.n, TILE[1]);
-    let plan = Plan { f, blocks: [ceil_div(f.m, 128), f.experts * tiles], tiles, sm_count, smem };
+    let plan = Plan { f, form, blocks: [ceil_div(f.m, 128), f.experts * tiles], tiles, sm_count, smem };
     let mut trial = LaunchPlan::default();
     match plan.regions(&mut trial) {
         Some(_) if trial.workspace_bytes <= total_memory => Ok(plan),

@@ -1,10 +1,11 @@
 //! The Hopper lowering: against its kernels' text, as golden plans, and what it refuses.
 
+use super::form::Form;
 use crate::grouped_gemm::testing::Case;
 use crate::grouped_gemm::{Formula, Weights};
 use crate::grouped_gemm_dsrelu::{rows::ROWS, FAMILY};
 use crate::sdpa::abi;
-use crate::{Arg, DType, DeclineCode, Knobs, Launch, Row, Step, Target};
+use crate::{Arg, DType, DeclineCode, Knob, Knobs, Launch, Row, Step, Target};
 use std::path::PathBuf;
 
 fn row() -> &'static Row {
@@ -60,8 +61,18 @@ fn cases() -> Vec<(&'static str, Case)> {
     ]
 }
 
-fn launches(case: &Case) -> Vec<Launch> {
-    let plan = (row().lower)(&case.facts(), &Knobs::NONE, &hopper()).expect("an accepted problem lowers");
+/// The knobs of every form that serves a problem, and their suffix in names.
+fn forms(case: &Case) -> Vec<(&'static str, Knobs)> {
+    let served = Form::ALL.into_iter().filter(|form| form.serves(case.facts().expect_grouped_gemm()));
+    let name = |form| match form {
+        Form::Single => "",
+        Form::Pair => "_pair",
+    };
+    served.map(|form| (name(form), Knobs::new(&[(Knob::TileCgaM, form.cluster())]))).collect()
+}
+
+fn launches(case: &Case, knobs: &Knobs) -> Vec<Launch> {
+    let plan = (row().lower)(&case.facts(), knobs, &hopper()).expect("an accepted problem lowers");
     let steps = plan.steps.into_iter();
     steps
         .map(|s| match s {
@@ -73,7 +84,8 @@ fn launches(case: &Case) -> Vec<Launch> {
 
 #[test]
 fn parameters_and_switches_are_those_of_the_kernels() {
-    let all: Vec<Launch> = cases().iter().flat_map(|(_, c)| launches(c)).collect();
+    let all: Vec<Launch> =
+        cases().iter().flat_map(|(_, c)| forms(c).into_iter().flat_map(|(_, k)| launches(c, &k)).collect::<Vec<_>>()).collect();
     abi::check_parameters(&all, super::SOURCES);
     abi::check_switches(&all);
 }
@@ -81,8 +93,8 @@ fn parameters_and_switches_are_those_of_the_kernels() {
 /// Pointers that main writes or reads in every configuration.
 #[test]
 fn what_every_configuration_uses_is_never_null() {
-    for (name, case) in cases() {
-        for l in launches(&case) {
+    for ((name, case), (form, knobs)) in cases().into_iter().flat_map(|c| forms(&c.1).into_iter().map(move |f| (c.clone(), f))) {
+        for l in launches(&case, &knobs) {
             for (arg_name, arg) in l.names.iter().zip(&l.args) {
                 let (listed, pool) = (case.weights != Weights::Dense, case.weights == Weights::Pool);
                 let optional = match *arg_name {
@@ -92,6 +104,7 @@ fn what_every_configuration_uses_is_never_null() {
                     "d_srelu" => !case.d_srelu,
                     "sfd_col_d_srelu" => !case.d_srelu || !case.quantised(),
                     "dbias" | "partial" => !case.dbias,
+                    "part_count" => form.is_empty(),
                     "slots" => !case.deterministic,
                     "dprob" => (l.name == "prep" && case.deterministic) || (l.name == "finish" && !case.deterministic),
                     "b" => !pool,
@@ -107,7 +120,7 @@ fn what_every_configuration_uses_is_never_null() {
                     }
                     _ => false,
                 };
-                assert_eq!(matches!(arg, Arg::Null | Arg::NoMap), optional, "{name} {}: {arg_name}", l.name);
+                assert_eq!(matches!(arg, Arg::Null | Arg::NoMap), optional, "{name}{form} {}: {arg_name}", l.name);
             }
         }
     }
@@ -119,16 +132,16 @@ fn goldens() {
     let bless = std::env::var_os("BLESS").is_some();
     assert!(!(bless && std::env::var_os("CI").is_some()), "goldens are not blessed in CI");
     let mut stale = Vec::new();
-    for (name, case) in cases() {
-        assert_eq!((FAMILY.mismatch)(row(), &case.facts(), &Knobs::NONE, &hopper()), None, "{name}");
-        let plan = (row().lower)(&case.facts(), &Knobs::NONE, &hopper()).expect("a plan");
+    for ((name, case), (form, knobs)) in cases().into_iter().flat_map(|c| forms(&c.1).into_iter().map(move |f| (c.clone(), f))) {
+        assert_eq!((FAMILY.mismatch)(row(), &case.facts(), &knobs, &hopper()), None, "{name}{form}");
+        let plan = (row().lower)(&case.facts(), &knobs, &hopper()).expect("a plan");
         let text = format!("{} {} on sm_90\n{plan}", row().id, row().name);
-        let path = folder.join(format!("grouped_gemm_dsrelu_{name}.launch"));
+        let path = folder.join(format!("grouped_gemm_dsrelu_{name}{form}.launch"));
         if std::fs::read_to_string(&path).unwrap_or_default() != text {
             if bless {
                 std::fs::write(&path, &text).expect("the golden folder is writable");
             } else {
-                stale.push(name);
+                stale.push(format!("{name}{form}"));
             }
         }
     }
@@ -148,6 +161,12 @@ fn refusals_by_fact() {
     for (case, code, fact) in refused {
         let decline = (FAMILY.mismatch)(row(), &case.facts(), &Knobs::NONE, &hopper()).expect("a decline");
         assert_eq!((decline.code, decline.fact.as_str()), (code, fact), "{decline}");
+    }
+    for case in [plain.clone(), Case { d_srelu: true, dbias: false, ..Case::nvfp4() }] {
+        let pair = Knobs::new(&[(Knob::TileCgaM, 2)]);
+        let decline = (FAMILY.mismatch)(row(), &case.facts(), &pair, &hopper()).expect("a decline");
+        assert_eq!((decline.code, decline.fact.as_str()), (DeclineCode::Knob, "TILE_CGA_M=2"), "{decline}");
+        assert_eq!((FAMILY.mismatch)(row(), &case.facts(), &Knobs::NONE, &hopper()), None, "single CTAs take it");
     }
     let elsewhere = Target::describe(100).expect("a known device");
     let decline = (FAMILY.mismatch)(row(), &plain.facts(), &Knobs::NONE, &elsewhere).expect("a decline");

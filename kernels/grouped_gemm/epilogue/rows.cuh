@@ -34,27 +34,35 @@ template <int R, class S> FG_DEV RowSums finish_row(float (&d)[64], const S& src
   return {EARLY ? sum : G_IS_X ? sum * fac * fac : sum * fac, most, peak};
 }
 
-template <int R> FG_DEV void store_fp8(const float (&d)[64], float f, u8* p, i32 valid) {
-  u32 w[8];
+// Row R as fp8: 32 bytes.
+template <int R> FG_DEV void pack_fp8(const float (&d)[64], float f, u32 (&w)[8]) {
 #pragma unroll
   for (int i = 0; i < 8; i++) {
     const int at = 8 * i + 2 * (R % 2);
     w[i] = pack4(d[at] * f, d[at + 1] * f, d[at + 4] * f, d[at + 5] * f);
   }
+}
+template <int R> FG_DEV void store_fp8(const float (&d)[64], float f, u8* p, i32 valid) {
+  u32 w[8];
+  pack_fp8<R>(d, f, w);
   stg_v4(p, w[0], w[1], w[2], w[3]);
   if (!EDGE || valid > 16) stg_v4(p + 16, w[4], w[5], w[6], w[7]);
 }
+// The 16 bytes of unit i of row R of a wide type.
+constexpr int EACH = D_TYPE == T_F32 ? 4 : 8;  // values in them
+template <int R> FG_DEV void pack_wide(const float (&d)[64], int i, u32 (&w)[4]) {
+#pragma unroll
+  for (int x = 0; x < 4; x++) {
+    const int first = EACH * i + EACH / 4 * x, at = 4 * (first / 2) + 2 * (R % 2) + first % 2;
+    w[x] = D_TYPE == T_F32 ? __float_as_uint(d[at]) : pack2<D_TYPE == T_BF16>(d[at], d[at + 1]);
+  }
+}
 // The same values to D_row and D_col.
 template <int R> FG_DEV void store_wide(const float (&d)[64], u8* row, u8* col, i32 valid) {
-  constexpr int EACH = D_TYPE == T_F32 ? 4 : 8;  // values in 16 bytes
 #pragma unroll
   for (int i = 0; i < 32 / EACH; i++) {
     u32 w[4];
-#pragma unroll
-    for (int x = 0; x < 4; x++) {
-      const int first = EACH * i + EACH / 4 * x, at = 4 * (first / 2) + 2 * (R % 2) + first % 2;
-      w[x] = D_TYPE == T_F32 ? __float_as_uint(d[at]) : pack2<D_TYPE == T_BF16>(d[at], d[at + 1]);
-    }
+    pack_wide<R>(d, i, w);
     if (!EDGE || EACH * i < valid) {
       stg_v4(row + 16 * i, w[0], w[1], w[2], w[3]);
       stg_v4(col + 16 * i, w[0], w[1], w[2], w[3]);
@@ -62,12 +70,14 @@ template <int R> FG_DEV void store_wide(const float (&d)[64], u8* row, u8* col, 
   }
 }
 
-template <int R, class S> FG_DEV void do_row(float (&d)[64], const S& src, const Outputs& p, const Out& o, float norm, float inv_clamp, float& peak) {
+// Row R without its stores: D in place of the accumulators, dprob added up, and the largest magnitude of the row's block; adds to `peak`.
+template <int R, class S> FG_DEV float row_values(float (&d)[64], const S& src, const Outputs& p, const Out& o, float inv_clamp, float& peak) {
   sched_fence(o.nb);
-  const i64 row = o.row + 8 * R, at = row * p.n + o.col;
+  const i64 row = o.row + 8 * R;
   RowSums s = finish_row<R>(d, src, p, o, inv_clamp, peak);
   if (o.valid <= 0) s.dprob = s.most = 0.f;
   if (FG_AMAX && D_FP8 && o.valid > 0) peak = s.peak;
+  if (!D_FP8) peak = max_nan(peak, s.most);
   float dprob = s.dprob;
   dprob += __shfl_xor_sync(~0u, dprob, 1);
   dprob += __shfl_xor_sync(~0u, dprob, 2);
@@ -77,14 +87,22 @@ template <int R, class S> FG_DEV void do_row(float (&d)[64], const S& src, const
     else
       red_f32(p.dprob + row, dprob);
   }
+  return s.most;
+}
+FG_DEV void store_row_scale(i64 row, u32 scale, const Outputs& p, const Out& o) {
+  const i32 atoms = ceil_div(ceil_div(p.n, 32), 4);
+  p.sfd_row[((row >> 7) * atoms + o.nb) * 512 + (row & 31) * 16 + ((row >> 5) & 3) * 4 + o.t] = o.valid > 0 ? (u8)scale : 0;  // the atom's padding is zero
+}
+
+template <int R, class S> FG_DEV void do_row(float (&d)[64], const S& src, const Outputs& p, const Out& o, float norm, float inv_clamp, float& peak) {
+  const i64 row = o.row + 8 * R, at = row * p.n + o.col;
+  const float most = row_values<R>(d, src, p, o, inv_clamp, peak);
   if (D_FP8) {
-    const u32 e = scale_byte(s.most, norm);
+    const u32 e = scale_byte(most, norm);
     if (o.valid > 0) store_fp8<R>(d, scale_inverse(e, norm), p.d_row + at, o.valid);
-    const i32 atoms = ceil_div(ceil_div(p.n, 32), 4);
-    p.sfd_row[((row >> 7) * atoms + o.nb) * 512 + (row & 31) * 16 + ((row >> 5) & 3) * 4 + o.t] = o.valid > 0 ? (u8)e : 0;  // the atom's padding is zero
-  } else {
-    peak = max_nan(peak, s.most);
-    if (o.valid > 0) store_wide<R>(d, p.d_row + at * width(D_TYPE), p.d_col + at * width(D_TYPE), o.valid);
+    store_row_scale(row, e, p, o);
+  } else if (o.valid > 0) {
+    store_wide<R>(d, p.d_row + at * width(D_TYPE), p.d_col + at * width(D_TYPE), o.valid);
   }
 }
 

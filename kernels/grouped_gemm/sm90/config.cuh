@@ -32,6 +32,8 @@ constexpr int ROWS_FAR = 60, COLS_FAR = 20;  // powers of two around 1 that the 
 constexpr int WIDE = 48;
 constexpr int SHIFT = FIELD_MAX - 15 + PAYLOAD;  // log2 of what the largest scale's elements are multiplied by
 constexpr int SF_WORDS = SF_VEC == 16 ? 2 : 1;   // words of scales of a row in 128 k: one each atom
+// Counters of tiles that are split along k (pair/schedule.cuh): four a tile.
+constexpr i32 PART_COUNTS = 1024;
 constexpr u32 ONES = 0x01010101u;
 
 }  // namespace fg

@@ -20,7 +20,10 @@ FG_DEV u32 mul_f16x2(u32 a, u32 b) {
 }
 // Eight E2M1 (nibble i: k = 8t + i) -> E4M3 bytes of 2^-6 of their values: nibbles 0, 2, 4, 6 and 1, 3, 5, 7.
 FG_DEV void nibbles(u32 w, u32& even, u32& odd) {
-  even = ((w << 4) & 0x80808080u) | ((w << 2) & 0x1c1c1c1cu);
+  // x = 8 s + m in each byte: 4 x + 0x60 carries into bit 7 exactly where s is set. In asm: as an expression it becomes a shift more.
+  u32 x;
+  asm("{\n\t.reg .u32 t;\n\tand.b32 t, %1, 0x0f0f0f0f;\n\tmad.lo.u32 %0, t, 4, 0x60606060;\n\t}" : "=r"(x) : "r"(w));
+  even = x & 0x9c9c9c9cu;
   odd = (w & 0x80808080u) | ((w >> 2) & 0x1c1c1c1cu);
 }
 // Four fp8 -> two f16 pairs, exact.
@@ -42,6 +45,21 @@ FG_DEV void dequant(u32 w, u32 mult, u32& lo, u32& hi) {
   widen(w, lo, hi);
   lo = mul_f16x2(lo, mult);
   hi = mul_f16x2(hi, mult);
+}
+// Two E4M3 scales (the low bytes of `two`) -> two f16.
+FG_DEV u32 scale_pair(u32 two) {
+  u32 r;
+  asm("{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, %1;\n\tcvt.rn.f16x2.e4m3x2 %0, l;\n\t}" : "=r"(r) : "r"(two));
+  return r;
+}
+// One of them in both halves: an operand modifier of the multiplication, no instruction.
+FG_DEV u32 both(u32 pair, int which) {
+  u32 r;
+  if (which)
+    asm("{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, %1;\n\tmov.b32 %0, {h, h};\n\t}" : "=r"(r) : "r"(pair));
+  else
+    asm("{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, %1;\n\tmov.b32 %0, {l, l};\n\t}" : "=r"(r) : "r"(pair));
+  return r;
 }
 
 // Wide loop: multiplier 2^(s - max + WIDE) as fp32 from the raw scale byte; zero where even fp32 has no such power.

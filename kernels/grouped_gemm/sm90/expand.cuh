@@ -1,6 +1,6 @@
 // A chunk of a row of B into its place in the 16-bit ring; scale words into multipliers.
 #pragma once
-#include "grouped_gemm/sm90/main_config.cuh"
+#include "grouped_gemm/sm90/params.cuh"
 
 namespace fg {
 
@@ -11,9 +11,8 @@ FG_DEV u32 exponent_fields(u32 scales, i32 most) {
   return (((scales & mask) | (zero & ~mask)) + bias) * 4u;
 }
 
-// One chunk of a row of B (16 bytes: 16 fp8 or 32 E2M1) into its place in the 16-bit row; `at` counts 16-byte units, two for each 16 k.
-template <bool WIDE_LOOP> FG_DEV void expand(const u32 (&v)[4], const u32 (&sf)[SF_WORDS], i32 most, int chunk, u32 to, u32 dst_x, u32 at) {
-  u32 lo[4], hi[4], lo2[4], hi2[4];
+// One chunk of a row of B, 16 bytes: two words a unit of 16 bytes of the 16-bit row; 16 fp8 make units 0 and 1, 32 E2M1 all four.
+template <bool WIDE_LOOP> FG_DEV void expand_words(const u32 (&v)[4], const u32 (&sf)[SF_WORDS], i32 most, int chunk, u32 (&unit)[4][4]) {
 #pragma unroll
   for (int x = 0; x < 4; x++) {
     // The block of word x within 128 k.
@@ -22,20 +21,21 @@ template <bool WIDE_LOOP> FG_DEV void expand(const u32 (&v)[4], const u32 (&sf)[
     if (IN == IN_E2M1) nibbles(v[x], first, second);
     if (WIDE_LOOP) {
       const float m = wide_multiplier(sf[block / 4], block % 4, most);
-      dequant_wide(first, m, lo[x], hi[x]);
-      if (IN == IN_E2M1) dequant_wide(second, m, lo2[x], hi2[x]);
+      dequant_wide(first, m, unit[0][x], unit[1][x]);
+      if (IN == IN_E2M1) dequant_wide(second, m, unit[2][x], unit[3][x]);
     } else {
       const u32 m = multiplier(sf[block / 4], block % 4);
-      dequant(first, m, lo[x], hi[x]);
-      if (IN == IN_E2M1) dequant(second, m, lo2[x], hi2[x]);
+      dequant(first, m, unit[0][x], unit[1][x]);
+      if (IN == IN_E2M1) dequant(second, m, unit[2][x], unit[3][x]);
     }
   }
-  sts_v4(to + ((at ^ dst_x) << 4), lo[0], lo[1], lo[2], lo[3]);
-  sts_v4(to + (((at + 1) ^ dst_x) << 4), hi[0], hi[1], hi[2], hi[3]);
-  if (IN == IN_E2M1) {
-    sts_v4(to + (((at + 2) ^ dst_x) << 4), lo2[0], lo2[1], lo2[2], lo2[3]);
-    sts_v4(to + (((at + 3) ^ dst_x) << 4), hi2[0], hi2[1], hi2[2], hi2[3]);
-  }
+}
+// The same into its place; `at` counts units of the row.
+template <bool WIDE_LOOP> FG_DEV void expand(const u32 (&v)[4], const u32 (&sf)[SF_WORDS], i32 most, int chunk, u32 to, u32 dst_x, u32 at) {
+  u32 unit[4][4];
+  expand_words<WIDE_LOOP>(v, sf, most, chunk, unit);
+#pragma unroll
+  for (int i = 0; i < (IN == IN_E2M1 ? 4 : 2); i++) sts_v4(to + (((at + i) ^ dst_x) << 4), unit[i][0], unit[i][1], unit[i][2], unit[i][3]);
 }
 
 }  // namespace fg

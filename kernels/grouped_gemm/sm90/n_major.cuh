@@ -4,6 +4,7 @@
 // their word of 16 rows and transposes 4 x 4 bytes by prmt. In step s a lane stores column s ^ (x & 1): eight neighbouring lanes then meet all eight 16-byte banks.
 #pragma once
 #include "grouped_gemm/sm90/expand.cuh"
+#include "grouped_gemm/sm90/main_config.cuh"
 
 namespace fg {
 

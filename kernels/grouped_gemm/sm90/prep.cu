@@ -5,7 +5,7 @@
 //
 // block 128 or 512 (one or four threads a line of scales: short lines make many blocks, long lines long ones). parameters in the order of the entry point; every pointer 16-byte aligned. pointers that a configuration does not use may be null.
 // writes fully: fields [row_blocks][k_atoms][512], row_exp [128 row_blocks], row_flag, col_exp [128 col_blocks], col_top, col_flag, head, table [head.blocks],
-// dprob [m] (unless null), amax [experts] (unless null).
+// dprob [m] (unless null), amax [experts] (unless null), part_count (unless null).
 #include "grouped_gemm/sm90/config.cuh"
 #include "grouped_gemm/sm90/expert_map.cuh"
 
@@ -25,7 +25,7 @@ FG_DEV void span(u32 w, u32& most, u32& least) {
 
 extern "C" __global__ void __launch_bounds__(512)
     fg_grouped_gemm_prep(const __grid_constant__ TensorMap map_b, const u8* sfa, const u8* b, const u8* sfb, const i64* b_ptrs, const i64* sfb_ptrs, const i32* offsets, u8* fields, u8* row_exp,
-                         i32* row_flag, u8* col_exp, i32* col_top, i32* col_flag, i32* head, fg::Block* table, u8* maps, const u8** sfb_at, float* dprob, float* amax, i32* status,
+                         i32* row_flag, u8* col_exp, i32* col_top, i32* col_flag, i32* head, fg::Block* table, u8* maps, const u8** sfb_at, float* dprob, float* amax, i32* status, i32* part_count,
                          i64 b_pool, i64 sfb_pool, i64 b_bytes, i64 sfb_bytes, i64 m, i32 n, i32 k, i32 experts, i32 row_blocks, i32 col_blocks) {
   using namespace fg;
   __shared__ u32 s_most[4][128], s_least[4][128], s_top[2];
@@ -35,6 +35,8 @@ extern "C" __global__ void __launch_bounds__(512)
   pdl_launch();
   if ((i32)blockIdx.x == row_blocks + col_blocks) {
     write_table(offsets, experts, m, list, head, table, amax, status);
+    if (part_count)
+      for (i32 i = tid; i < PART_COUNTS; i += threads) part_count[i] = 0;
     return;
   }
   if (dprob && (i32)blockIdx.x < row_blocks && kg == 0 && (i64)blockIdx.x * 128 + r < m) dprob[(i64)blockIdx.x * 128 + r] = 0.f;

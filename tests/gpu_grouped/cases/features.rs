@@ -62,6 +62,7 @@ pub fn plain(ab: DType, sf: DType, sf_vec: i64) -> Case {
         d_srelu: false,
         weights: Weights::Dense,
         b_n_major: false,
+        cluster: 1,
         data: Data::Plain,
     }
 }
@@ -142,6 +143,7 @@ pub fn list() -> Vec<Case> {
             for (s, (m, k, ends)) in shapes().into_iter().enumerate() {
                 let n = set.columns[(s + x) % set.columns.len()];
                 let mut case = Case { m, n, k, ends, ..set.case.clone() };
+                case.cluster = if case.fits_cluster() { 2 } else { 1 };
                 case.data = fitting(&case, DATA[(s + 4 * x + 3 * i) % DATA.len()]);
                 if case.data == Data::Decreasing {
                     case.ends[1] = case.ends[0] - 256;

@@ -67,7 +67,7 @@ pub fn list() -> Vec<Case> {
                     Data::Beyond => *ends.last_mut().expect("an expert") = (m as i32 / 256 + 1) * 256,
                     _ => {}
                 }
-                list.push(Case {
+                let mut case = Case {
                     m,
                     n,
                     k,
@@ -86,8 +86,12 @@ pub fn list() -> Vec<Case> {
                     d_srelu: false,
                     weights: Weights::Dense,
                     b_n_major: false,
+                    cluster: 1,
                     data,
-                });
+                };
+                // Most sets of switches that clusters have.
+                case.cluster = if case.fits_cluster() && v % 4 < 3 { 2 } else { 1 };
+                list.push(case);
             }
         }
     }

@@ -6,7 +6,7 @@ mod list;
 mod named;
 
 use frostgraph::engines::grouped_gemm::{Formula, Weights};
-use frostgraph::engines::DType;
+use frostgraph::engines::{DType, Knob, Knobs};
 
 /// Every case, with a name where it is a special case of the contract: the rotation through all plain switches, the features that it
 /// leaves out, the named ones.
@@ -67,6 +67,8 @@ pub struct Case {
     pub d_srelu: bool,
     pub weights: Weights,
     pub b_n_major: bool,
+    /// CTAs of a cluster: 1 or 2 (`TILE_CGA_M`).
+    pub cluster: i64,
     pub data: Data,
 }
 
@@ -88,6 +90,7 @@ impl std::fmt::Display for Case {
             (self.weights == Weights::Pool, "pool"),
             (self.weights == Weights::Addresses, "addresses"),
             (self.b_n_major, "n-major B"),
+            (self.cluster == 2, "clusters of two"),
         ];
         flags.iter().filter(|x| x.0).try_for_each(|x| write!(f, ", {}", x.1))?;
         write!(f, ", {:?}", self.data)
@@ -95,6 +98,15 @@ impl std::fmt::Display for Case {
 }
 
 impl Case {
+    pub fn knobs(&self) -> Knobs {
+        Knobs::new(&[(Knob::TileCgaM, self.cluster)])
+    }
+
+    /// Whether a cluster of two has all that the case asks for.
+    pub fn fits_cluster(&self) -> bool {
+        self.ab == DType::F4E2M1 && !self.d_srelu && self.c.bits() == self.d.bits() && !(self.clamp.is_some() && self.dbias)
+    }
+
     pub fn quantised(&self) -> bool {
         matches!(self.d, DType::F8E4M3 | DType::F8E5M2)
     }

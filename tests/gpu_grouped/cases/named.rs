@@ -57,6 +57,19 @@ pub fn named() -> Vec<(String, Case)> {
                 ("n-major weights in the bf16 loop", with(&|c| (c.b_n_major, c.data) = (true, Data::Wide))),
             ]);
         }
+        // The same in clusters, and what only they do.
+        let fits = own.iter().filter(|(_, case)| case.fits_cluster());
+        let mut clusters: Vec<(&str, Case)> = fits.map(|(name, case)| (*name, Case { cluster: 2, ..case.clone() })).collect();
+        if ab == DType::F4E2M1 {
+            clusters.extend([
+                ("tiles split along k", with(&|c| (c.cluster, c.m, c.n, c.k, c.ends) = (2, 512, 512, 2048, vec![256, 512]))),
+                (
+                    "a tile split along k, its second half behind N",
+                    with(&|c| (c.cluster, c.m, c.n, c.k, c.ends) = (2, 256, 96, 1120, vec![256])),
+                ),
+            ]);
+        }
+        own.extend(clusters);
         list.extend(own.into_iter().map(|(name, case)| (format!("{name} ({ab})"), case)));
     }
     list
