@@ -56,6 +56,7 @@ pub static SOURCES: &[Source] = sources![
     "grouped_gemm/table.cuh",
     "grouped_gemm/weights.cuh",
     "moe/sm90/config.cuh",
+    "moe/sm90/expand.cu",
     "moe/sm90/main.cu",
     "moe/sm90/status.cu",
     "qat/bwd/mma/main.cu",

@@ -26,6 +26,7 @@ mod plan;
 mod qat;
 
 use cases::{Case, Lens, MaskKind};
+use frostgraph::engines::moe_grouped_matmul::MoeMode;
 use frostgraph::engines::{row_by_name, Arch, Caps, Facts, KernelSpec, Knobs, Launch, Step, Target, MANIFEST};
 use frostgraph::runtime::{check_launch, compile_kernel, Budget, Cubin, Nvrtc, SearchPath};
 use frostgraph::{DType, Device};
@@ -242,7 +243,7 @@ fn every_input_of_the_grouped_row_compiles_within_its_budget() {
     assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
 }
 
-/// The plain grouped product: every mode, output and form of offsets and weights, with bf16 operands.
+/// The plain grouped product: every mode with every form of offsets and weights, every output in mode none, every kind of narrow operands.
 #[test]
 fn every_form_of_the_plain_grouped_row_compiles_within_its_budget() {
     if !have_nvrtc() {
@@ -251,7 +252,11 @@ fn every_form_of_the_plain_grouped_row_compiles_within_its_budget() {
     let row = row_by_name("moe_grouped_matmul_sm90").expect("a row of MANIFEST");
     let target = Target::describe(90).expect("a known device");
     let mut work = Vec::new();
-    for case in moe::all().iter().filter(|c| c.input == DType::BF16) {
+    let few = |c: &moe::Case| {
+        let wide = c.input == DType::BF16 && (c.output == DType::BF16 || c.mode == MoeMode::None);
+        wide || !c.input.is_half() && c.mode == MoeMode::None && c.routed < 200
+    };
+    for case in moe::all().iter().filter(|c| few(c)) {
         let plan =
             (row.lower)(&Facts::Moe(Box::new(case.facts())), &Knobs::NONE, &target).unwrap_or_else(|d| panic!("{case}: {d}"));
         work.extend(plan.steps.into_iter().filter_map(|s| match s {
@@ -260,7 +265,8 @@ fn every_form_of_the_plain_grouped_row_compiles_within_its_budget() {
         }));
     }
     let (faults, kernels) = sweep(work, false);
-    assert!(kernels >= 18, "{kernels} kernels");
+    println!("{kernels} kernels");
+    assert!(kernels >= 20, "{kernels} kernels");
     assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
 }
 

@@ -13,14 +13,25 @@ const SM90: Row = Row {
     caps: Caps::Moe(MoeCaps {
         // wgmma exists on 9.0 only.
         arch: Arch::Sm { lo: 90, hi: 90 },
-        inputs: &[(DType::BF16, None), (DType::F16, None)],
+        inputs: &[
+            (DType::BF16, None),
+            (DType::F16, None),
+            (DType::F8E4M3, None),
+            (DType::F8E5M2, None),
+            (DType::F8E4M3, Some((DType::F8E8M0, 32))),
+            (DType::F8E5M2, Some((DType::F8E8M0, 32))),
+            (DType::F4E2M1, Some((DType::F8E4M3, 16))),
+            (DType::F4E2M1, Some((DType::F8E8M0, 16))),
+            (DType::F4E2M1, Some((DType::F8E8M0, 32))),
+        ],
         output: &[DType::F32, DType::F16, DType::BF16],
         features: FeatureSet::of(&[F::NMajorB, F::StatusWord, F::GatherTokens, F::ScatterTokens]),
     }),
     knobs: &[],
     note: Some(
         "Multiplies 16-bit operands as they lie, in tiles of 128 rows by 256 columns; groups may end anywhere. K, N and row strides must be multiples \
-         of 8. Block-scaled operands are left to the CPU row.",
+         of 8. FP8 and FP4 operands are turned into bf16 in the workspace first (k contiguous), which is exact for E8M0 scales from 2^-117 to 2^112: \\
+         values beyond bf16's range become 0 or infinite.",
     ),
     sources: super::sm90::SOURCES,
     extra: |row, facts, knobs, target| super::sm90::extra(row, facts, knobs, target),

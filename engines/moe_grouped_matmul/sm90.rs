@@ -1,7 +1,7 @@
-//! Lowers `moe_grouped_matmul_sm90`: one kernel, and one more where the status word is asked for.
+//! Lowers `moe_grouped_matmul_sm90`: one kernel, behind two that turn narrow operands into bf16, before one where the status word is asked for.
 
 use super::routing::MAX_GROUPS;
-use super::{MoeFacts, MoeMode};
+use super::{MoeFacts, MoeMode, ScalePlace};
 use crate::grouped_gemm::GemmPort;
 use crate::sdpa::arith::{ceil_div, product};
 use crate::sdpa::params::Params;
@@ -10,24 +10,53 @@ use crate::{
 };
 
 const MAIN: [&str; 3] = ["main", "moe/sm90/main.cu", "fg_moe_main"];
+const EXPAND: [&str; 3] = ["expand", "moe/sm90/expand.cu", "fg_moe_expand"];
 const STATUS: [&str; 3] = ["status", "moe/sm90/status.cu", "fg_moe_status"];
 
 /// Kernel sources of the row.
-pub const SOURCES: &[&str] = &[MAIN[1], STATUS[1]];
+pub const SOURCES: &[&str] = &[EXPAND[1], MAIN[1], STATUS[1]];
 
 /// Rows and columns of a tile of the output, and k of a pipeline stage.
 const TILE: [i64; 3] = [128, 256, 64];
 const THREADS: u32 = 384;
 const STATUS_THREADS: u32 = 1024;
+/// Threads of expand, and rows that a block of it takes.
+const EXPAND_THREADS: u32 = 256;
+const EXPAND_ROWS: i64 = 8;
 /// Shared memory of main, as `config.cuh` lays it out: four stages, staging of results, tile descriptions, barriers, alignment.
 const SMEM: u32 = 4 * (128 + 256) * 128 + 8 * 2 * 2048 + 4 * 16 + 256 + 1024;
 /// Elements of 16 bytes' worth of 16-bit values: what copies and stores move at once.
 const UNIT: i64 = 8;
 
-/// Refuses what the kernels cannot serve: layouts, extents and their limits.
+/// Whether operands have to be turned into 16-bit values first.
+fn narrow(f: &MoeFacts) -> bool {
+    !f.input.is_half()
+}
+
+/// Where main finds its operands.
+#[derive(Clone, Copy)]
+struct Operands {
+    token: Base,
+    weight: Base,
+}
+
+/// Regions of the 16-bit operands in `plan`, or the tensors themselves; `None` when sizes leave 64 bits.
+fn operands(f: &MoeFacts, plan: &mut LaunchPlan) -> Option<Operands> {
+    let uid = |port: &Option<GemmPort>| port.as_ref().map(|p| Base::Tensor(p.uid));
+    if !narrow(f) {
+        return Some(Operands { token: uid(&f.ports.token)?, weight: uid(&f.ports.weight)? });
+    }
+    let mut region = |name, extents: &[i64]| {
+        let bytes = u64::try_from(product(extents)?.checked_mul(2)?).ok()?;
+        plan.region(name, bytes).map(Base::Region)
+    };
+    Some(Operands { token: region("token16", &[f.tokens, f.k])?, weight: region("weight16", &[f.experts, f.n, f.k])? })
+}
+
+/// Refuses what the kernels cannot serve: layouts, extents and their limits, workspace.
 fn rules(row: &Row, f: &MoeFacts, target: &Target) -> Result<u32, Decline> {
     let refuse = |code, fact: String, reason: String| Err(row.decline(code, fact, reason));
-    let &Target::Cuda { sm_count, smem_optin, .. } = target else {
+    let &Target::Cuda { sm_count, smem_optin, total_memory, .. } = target else {
         return refuse(Code::Arch, "device=cpu".into(), "the device is cpu; this row serves CUDA devices".into());
     };
     for (name, value) in [("K", f.k), ("N", f.n)] {
@@ -41,8 +70,14 @@ fn rules(row: &Row, f: &MoeFacts, target: &Target) -> Result<u32, Decline> {
     }
     let limit = i64::from(i32::MAX) / 2;
     let tiles = (ceil_div(f.routed, TILE[0]).saturating_add(f.groups)).saturating_mul(ceil_div(f.n, TILE[1]));
-    let counts =
-        [("tokens", f.tokens), ("routed rows", f.routed), ("N", f.n), ("K", f.k), ("experts", f.experts), ("tiles", tiles)];
+    let counts = [
+        ("tokens", f.tokens),
+        ("routed rows", f.routed),
+        ("N", f.n),
+        ("K", f.k),
+        ("columns of all experts", f.experts.saturating_mul(f.n)),
+        ("tiles", tiles),
+    ];
     if let Some((name, n)) = counts.into_iter().find(|c| c.1 >= limit) {
         return refuse(Code::Geometry, format!("{name}={n}"), format!("{name} is {n}; this row serves up to {}", limit - 1));
     }
@@ -53,6 +88,10 @@ fn rules(row: &Row, f: &MoeFacts, target: &Target) -> Result<u32, Decline> {
             format!("there are {} groups; this row serves 1 to {MAX_GROUPS}", f.groups),
         );
     }
+    if narrow(f) && n_major(f) {
+        let reason = format!("the weights are {} with n contiguous; this row serves k contiguous of such types", f.input);
+        return refuse(Code::Layout, "layout=weight".into(), reason);
+    }
     if let Some((name, why)) = layout(f) {
         return refuse(Code::Layout, format!("layout={name}"), format!("{name} {why}"));
     }
@@ -60,7 +99,15 @@ fn rules(row: &Row, f: &MoeFacts, target: &Target) -> Result<u32, Decline> {
         let reason = format!("the kernel needs {SMEM} bytes of shared memory; the device grants {smem_optin}");
         return refuse(Code::Resources, format!("smem={SMEM}"), reason);
     }
-    Ok(sm_count)
+    let mut trial = LaunchPlan::default();
+    match operands(f, &mut trial) {
+        Some(_) if trial.workspace_bytes <= total_memory => Ok(sm_count),
+        Some(_) | None => {
+            let reason =
+                format!("the 16-bit operands take {} bytes or more; the device has {total_memory} in all", trial.workspace_bytes);
+            refuse(Code::Resources, "workspace=beyond the device".into(), reason)
+        }
+    }
 }
 
 /// Whether the weights lie with n contiguous.
@@ -85,6 +132,7 @@ fn layout(f: &MoeFacts) -> Option<(&'static str, String)> {
             return Some((name, format!("is aligned to {} bytes; this row serves 16", port.alignment)));
         }
         for &axis in outer {
+            // 16 bytes where copies and stores are as wide; narrow rows are read eight values at a time.
             let (s, unit) = (stride(port, axis), if port.dtype == DType::F32 { UNIT / 2 } else { UNIT });
             if s % unit != 0 || product(&[s, 4]).is_none_or(|b| b >= 1 << 40) {
                 return Some((
@@ -126,20 +174,38 @@ pub fn lower(row: &Row, facts: &Facts, _knobs: &Knobs, target: &Target) -> Resul
     let f = facts.expect_moe();
     let sm_count = rules(row, f, target)?;
     let mut out = LaunchPlan::default();
+    let Some(bases) = operands(f, &mut out) else {
+        return Err(row.decline(
+            Code::Resources,
+            "workspace=overflow",
+            "the workspace size leaves 64 bits; this row serves sizes that fit",
+        ));
+    };
+    if narrow(f) {
+        for token in [true, false] {
+            out.steps.push(expand(f, bases, token));
+        }
+    }
     let tiles = (ceil_div(f.routed, TILE[0]) + f.groups).saturating_mul(ceil_div(f.n, TILE[1]));
     let grid = i64::from(sm_count).min(tiles).max(1);
-    out.steps.push(launch(MAIN, f, [grid as u32, THREADS], SMEM, main(f)));
+    out.steps.push(launch(MAIN, defines(f), [grid as u32, THREADS], SMEM, main(f, bases)));
     if f.ports.status.is_some() {
-        out.steps.push(launch(STATUS, f, [1, STATUS_THREADS], 0, status(f)));
+        out.steps.push(launch(STATUS, defines(f), [1, STATUS_THREADS], 0, status(f)));
     }
     Ok(out)
 }
 
-fn launch([name, source, entry]: [&'static str; 3], f: &MoeFacts, [grid, block]: [u32; 2], smem: u32, p: Params) -> Step {
+fn launch(
+    [name, source, entry]: [&'static str; 3],
+    defines: Vec<(&'static str, i64)>,
+    [grid, block]: [u32; 2],
+    smem: u32,
+    p: Params,
+) -> Step {
     let (args, names) = p.done();
     Step::Kernel(Launch {
         name,
-        kernel: KernelSpec { source, entry, defines: defines(f) },
+        kernel: KernelSpec { source, entry, defines },
         grid: [grid, 1, 1],
         cluster: [1, 1, 1],
         block: [block, 1, 1],
@@ -150,7 +216,41 @@ fn launch([name, source, entry]: [&'static str; 3], f: &MoeFacts, [grid, block]:
     })
 }
 
-/// Switches of both kernels, by name.
+/// One operand into bf16, row by row: the token's rows, or the columns of all experts.
+fn expand(f: &MoeFacts, bases: Operands, token: bool) -> Step {
+    let ports = &f.ports;
+    let (values, scales, out) =
+        if token { (&ports.token, &ports.token_scale, bases.token) } else { (&ports.weight, &ports.weight_scale, bases.weight) };
+    let (outers, rows) = if token { (1, f.tokens) } else { (f.experts, f.n) };
+    // Axes of rows, and of blocks of scales.
+    let (row_axis, block_axis) = if token { (1, 2) } else { (2, 1) };
+    let stride = |port: &Option<GemmPort>, axis: usize| port.as_ref().map_or(0, |p| p.stride[axis]);
+    let bytes = |elements: i64| if f.input == DType::F4E2M1 { elements / 2 } else { elements };
+    let kind = match f.input {
+        DType::F8E5M2 => 1,
+        DType::F4E2M1 => 2,
+        _ => 0,
+    };
+    let (sf, vec, place) = match f.scales {
+        None => (0, 32, ScalePlace::Strided),
+        Some(s) => (if s.dtype == DType::F8E4M3 { 2 } else { 1 }, s.vec, if token { s.token } else { s.weight }),
+    };
+    let defines = vec![("FG_ATOMS", i64::from(place == ScalePlace::Atoms)), ("FG_IN", kind), ("FG_SF", sf), ("FG_SF_VEC", vec)];
+    let mut p = Params::default();
+    p.push("values", ptr(values));
+    p.push("scales", ptr(scales));
+    p.push("out", Arg::Ptr(out));
+    p.i64("outer_bytes", bytes(stride(values, 0)));
+    p.i64("row_bytes", bytes(stride(values, row_axis)));
+    p.i64("sf_outer", stride(scales, 0));
+    p.i64("sf_row", stride(scales, row_axis));
+    p.i64("sf_block", stride(scales, block_axis));
+    p.sizes(&[("outers", outers), ("rows", rows), ("k", f.k)]);
+    let grid = ceil_div(outers * rows, EXPAND_ROWS);
+    launch(EXPAND, defines, [grid as u32, EXPAND_THREADS], 0, p)
+}
+
+/// Switches of main and status, by name.
 fn defines(f: &MoeFacts) -> Vec<(&'static str, i64)> {
     let output = match f.output {
         DType::BF16 => 1,
@@ -164,7 +264,7 @@ fn defines(f: &MoeFacts) -> Vec<(&'static str, i64)> {
     };
     let wide = f.ports.first_token_offset.as_ref().is_some_and(|p| p.dtype == DType::I64);
     vec![
-        ("FG_BF16", i64::from(f.input == DType::BF16)),
+        ("FG_BF16", i64::from(f.input != DType::F16)),
         ("FG_END", i64::from(f.explicit_end)),
         ("FG_MODE", mode),
         ("FG_NMAJOR", i64::from(n_major(f))),
@@ -173,28 +273,31 @@ fn defines(f: &MoeFacts) -> Vec<(&'static str, i64)> {
     ]
 }
 
-fn main(f: &MoeFacts) -> Params {
+fn main(f: &MoeFacts, bases: Operands) -> Params {
     let ports = &f.ports;
-    // The stride of an extent of 1 is never used to address, but has to be legal.
-    let bytes = |port: &GemmPort, axis: usize| if port.dim[axis] == 1 { 16 } else { port.stride[axis] * 2 };
+    let dtype = if narrow(f) { DType::BF16 } else { f.input };
+    // Strides of rows and experts in elements; expanded operands have no gaps. Of an extent of 1 the stride is never used to address, but has to
+    // be legal.
+    let stride = |port: &Option<GemmPort>, axis: usize| {
+        port.as_ref().map_or(UNIT, |p| if p.dim[axis] == 1 { UNIT } else { p.stride[axis] })
+    };
+    let (token_row, weight_row, expert) = if narrow(f) {
+        (f.k, f.k, f.n * f.k)
+    } else {
+        (stride(&ports.token, 1), stride(&ports.weight, if n_major(f) { 1 } else { 2 }), stride(&ports.weight, 0))
+    };
     let mut p = Params::default();
-    let map_a = ports.token.as_ref().filter(|_| f.mode != MoeMode::Gather).map_or(Arg::NoMap, |t| {
-        Params::map(Base::Tensor(t.uid), f.input, &[f.k, f.tokens], &[bytes(t, 1)], &[TILE[2], TILE[0]], 128)
-    });
-    p.push("map_a", map_a);
-    let map_b = ports.weight.as_ref().map_or(Arg::NoMap, |w| {
-        let (dim, axis, columns) = if n_major(f) { ([f.n, f.k, f.experts], 1, 64) } else { ([f.k, f.n, f.experts], 2, TILE[1]) };
-        Params::map(Base::Tensor(w.uid), f.input, &dim, &[bytes(w, axis), bytes(w, 0)], &[TILE[2], columns, 1], 128)
-    });
-    p.push("map_b", map_b);
-    p.push("token", if f.mode == MoeMode::Gather { ptr(&ports.token) } else { Arg::Null });
+    let map_a = || Params::map(bases.token, dtype, &[f.k, f.tokens], &[token_row * 2], &[TILE[2], TILE[0]], 128);
+    p.push("map_a", if f.mode == MoeMode::Gather { Arg::NoMap } else { map_a() });
+    let (dim, columns) = if n_major(f) { ([f.n, f.k, f.experts], TILE[2]) } else { ([f.k, f.n, f.experts], TILE[1]) };
+    p.push("map_b", Params::map(bases.weight, dtype, &dim, &[weight_row * 2, expert * 2], &[TILE[2], columns, 1], 128));
+    p.push("token", if f.mode == MoeMode::Gather { Arg::Ptr(bases.token) } else { Arg::Null });
     p.push("offsets", ptr(&ports.first_token_offset));
     p.push("index", ptr(&ports.token_index));
     p.push("ks", ptr(&ports.token_ks));
     p.push("output", ptr(&ports.output));
-    let row = |port: &Option<GemmPort>| port.as_ref().map_or(0, |p| p.stride[1]);
-    p.i64("token_stride", row(&ports.token));
-    p.i64("output_stride", row(&ports.output));
+    p.i64("token_stride", token_row);
+    p.i64("output_stride", ports.output.as_ref().map_or(0, |p| p.stride[1]));
     p.sizes(&[("tokens", f.tokens), ("routed", f.routed), ("n", f.n), ("k", f.k), ("groups", f.groups), ("experts", f.experts)]);
     // Of consequence when scattering only, where it is at least 1.
     p.sizes(&[("top_k", f.top_k.max(1))]);

@@ -2,7 +2,7 @@
 
 use super::rows::ROWS;
 use super::testing::Case;
-use super::{MoeMode, FAMILY};
+use super::{MoeMode, ScalePlace, FAMILY};
 use crate::sdpa::abi;
 use crate::{Arg, DType, DeclineCode, Knobs, Launch, Row, Step, Target};
 use std::path::PathBuf;
@@ -17,9 +17,12 @@ fn hopper() -> Target {
 
 /// Name and problem.
 fn cases() -> Vec<(&'static str, Case)> {
+    let scaled = Case { mode: MoeMode::Gather, tokens: 100, ..Case::mxfp8() };
     let large = Case { tokens: 4096, routed: 4096, n: 1024, k: 512, ..Case::default() };
     vec![
         ("none_bf16", large.clone()),
+        ("gather_mxfp8", scaled.clone()),
+        ("none_nvfp4_rows", Case { place: ScalePlace::Strided, ..Case::nvfp4() }),
         (
             "gather_f16_status",
             Case {
@@ -78,6 +81,7 @@ fn what_a_configuration_uses_is_never_null() {
                     "token" => case.mode != MoeMode::Gather,
                     "index" => case.mode == MoeMode::None,
                     "ks" => case.mode != MoeMode::Scatter,
+                    "scales" => case.scales.is_none(),
                     _ => false,
                 };
                 assert_eq!(matches!(arg, Arg::Null | Arg::NoMap), unused, "{name} {}: {arg_name}", l.name);
@@ -118,7 +122,8 @@ fn refusals_by_fact() {
         (Case { gap: 4, ..d() }, DeclineCode::Layout, "layout=token"),
         (Case { double: true, ..d() }, DeclineCode::Feature, "feature=f64 accumulation"),
         (Case { input: DType::F32, ..d() }, DeclineCode::DType, "inputs=f32"),
-        (Case::mxfp8(), DeclineCode::DType, "inputs=e4m3 with e8m0 scales per 32"),
+        (Case { n_major: true, ..Case::mxfp8() }, DeclineCode::Layout, "layout=weight"),
+        (Case { tokens: 1 << 28, k: 1 << 12, ..Case::mxfp8() }, DeclineCode::Resources, "workspace=beyond the device"),
         (Case { tokens: 1 << 31, routed: 1 << 31, ..d() }, DeclineCode::Geometry, "tokens=2147483648"),
     ];
     for (case, code, fact) in refused {

@@ -1,7 +1,7 @@
 //! The case list: every pair of types and mode with every shape; offsets, indices and layouts rotate through them.
 
 use frostgraph::engines::grouped_gemm::GemmPort;
-use frostgraph::engines::moe_grouped_matmul::{MoeFacts, MoeMode, MoePorts};
+use frostgraph::engines::moe_grouped_matmul::{BlockScales, MoeFacts, MoeMode, MoePorts, ScalePlace};
 use frostgraph::engines::{DType, Feature, FeatureSet, Uid};
 
 /// How the offsets cut the routed rows.
@@ -41,6 +41,10 @@ pub struct Case {
     pub mode: MoeMode,
     pub top_k: i64,
     pub input: DType,
+    /// Type of the scales and values a scale.
+    pub scales: Option<(DType, i64)>,
+    /// Where the scales of token and weights lie.
+    pub places: [ScalePlace; 2],
     pub output: DType,
     pub cut: Cut,
     pub explicit_end: bool,
@@ -61,6 +65,9 @@ impl std::fmt::Display for Case {
             "{} -> {} {mode} T {} R {} N {} K {} E {} G {}, {:?}",
             self.input, self.output, self.tokens, self.routed, self.n, self.k, self.experts, self.groups, self.cut
         )?;
+        if let Some((sf, vec)) = self.scales {
+            write!(f, ", {sf}/{vec} {:?}", self.places)?;
+        }
         let flags = [
             (self.explicit_end, "end"),
             (self.wide_offsets, "i64"),
@@ -101,18 +108,35 @@ const CUTS: [Cut; 10] = [
     Cut::Negative,
 ];
 
+/// Narrow operands: values, scales, values a scale.
+const NARROW: [(DType, Option<(DType, i64)>); 7] = [
+    (DType::F8E4M3, Some((DType::F8E8M0, 32))),
+    (DType::F8E5M2, Some((DType::F8E8M0, 32))),
+    (DType::F4E2M1, Some((DType::F8E4M3, 16))),
+    (DType::F4E2M1, Some((DType::F8E8M0, 16))),
+    (DType::F4E2M1, Some((DType::F8E8M0, 32))),
+    (DType::F8E4M3, None),
+    (DType::F8E5M2, None),
+];
+
 /// The list.
 pub fn all() -> Vec<Case> {
     let mut list = Vec::new();
     let mut kinds = Vec::new();
     for input in [DType::BF16, DType::F16] {
         for output in [DType::BF16, DType::F16, DType::F32] {
-            kinds.extend(MoeMode::ALL.map(|mode| (input, output, mode)));
+            kinds.extend(MoeMode::ALL.map(|mode| (input, None, output, mode)));
         }
     }
-    for (i, &(input, output, mode)) in kinds.iter().enumerate() {
+    // Of narrow operands main sees bf16, whose kernels are those of the kinds above.
+    for (i, (input, scales)) in NARROW.into_iter().enumerate() {
+        let output = |m: usize| [DType::BF16, DType::F32, DType::F16][(i + m) % 3];
+        kinds.extend(MoeMode::ALL.iter().enumerate().map(|(m, &mode)| (input, scales, output(m), mode)));
+    }
+    for (i, &(input, scales, output, mode)) in kinds.iter().enumerate() {
         for (s, &(routed, n, k, experts, groups)) in SHAPES.iter().enumerate() {
-            for v in 0..3usize {
+            // A narrow kind takes every shape once.
+            for v in if input.is_half() { 0..3usize } else { (i + s) % 3..(i + s) % 3 + 1 } {
                 // Two forms of offsets a kind (each is a kernel to compile); cuts move against shapes and kinds.
                 let form = (v + i) % 2;
                 let explicit_end = form == 0;
@@ -130,13 +154,15 @@ pub fn all() -> Vec<Case> {
                     mode,
                     top_k: if mode == MoeMode::Scatter { [1, 2, 4][v] } else { 1 },
                     input,
+                    scales,
+                    places: [s % 2, s / 2 % 2].map(|x| [ScalePlace::Atoms, ScalePlace::Strided][x]),
                     output,
                     cut,
                     // One expert and one start is the only form that has no end.
                     explicit_end,
                     wide_offsets: (i / 2 + form) % 2 == 1,
                     gap: if (s + v) % 3 == 1 { 8 } else { 0 },
-                    n_major: (i / 3 + form) % 2 == 1,
+                    n_major: input.is_half() && (i / 3 + form) % 2 == 1,
                     bad_indices: mode != MoeMode::None && (s + v) % 4 == 2,
                 });
             }
@@ -169,16 +195,26 @@ impl Case {
             let row = k + 2 * self.gap;
             [n * row, 1, row]
         };
+        let (sf, vec) = self.scales.unwrap_or((DType::F8E8M0, 32));
+        let up = |x: i64, by: i64| (x + by - 1) / by * by;
+        let blocks = up(k, vec) / vec;
+        let extents = |place: ScalePlace, rows: i64| match place {
+            ScalePlace::Atoms => [up(rows, 128), up(blocks, 4)],
+            ScalePlace::Strided => [rows, blocks],
+        };
+        let ([rows, a], [columns, b]) = (extents(self.places[0], t), extents(self.places[1], n));
+        let scaled = |p: Option<GemmPort>| p.filter(|_| self.scales.is_some());
         let index = |uid, name: &str| port(uid, name, DType::I32, [1, r, 1], [r, 1, 1]);
         let ports = MoePorts {
             token: port(1, "token", self.input, [1, t, k], [t * token_row, token_row, 1]),
             weight: port(2, "weight", self.input, [e, k, n], weight),
+            token_scale: scaled(port(3, "token_scale", sf, [1, rows, a], [rows * a, a, 1])),
+            weight_scale: scaled(port(4, "weight_scale", sf, [e, b, columns], [b * columns, 1, b])),
             first_token_offset: port(5, "first_token_offset", offset_type, [list, 1, 1], [1, 1, 1]),
             token_index: index(6, "token_index").filter(|_| self.mode != MoeMode::None),
             token_ks: index(7, "token_ks").filter(|_| self.mode == MoeMode::Scatter),
             output: port(21, "output", self.output, [1, r, n], [r * out_row, out_row, 1]),
             status: port(22, "status", DType::I32, [1, 1, 1], [1, 1, 1]).filter(|_| self.has_status()),
-            ..MoePorts::default()
         };
         let mut features = FeatureSet::EMPTY;
         features.set_if(Feature::NMajorB, self.n_major);
@@ -196,7 +232,7 @@ impl Case {
             mode: self.mode,
             top_k: self.top_k,
             input: self.input,
-            scales: None,
+            scales: self.scales.map(|(dtype, vec)| BlockScales { dtype, vec, token: self.places[0], weight: self.places[1] }),
             output: self.output,
             features,
             ports,

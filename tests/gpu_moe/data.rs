@@ -1,8 +1,11 @@
-//! Seeded inputs of a case. What nothing of the output depends on is NaN: tokens that nobody reads, the gaps of rows.
+//! Seeded inputs of a case. What nothing of the output depends on is NaN: tokens that nobody reads, the gaps of rows, scales behind the last.
 
 use crate::cases::{Case, Cut};
 use crate::random::Random;
-use frostgraph::engines::moe_grouped_matmul::{MoeFacts, MoeMode};
+use frostgraph::engines::codec::{e4m3, e5m2};
+use frostgraph::engines::grouped_gemm::scales::ScaleMatrix;
+use frostgraph::engines::grouped_gemm::GemmPort;
+use frostgraph::engines::moe_grouped_matmul::{MoeFacts, MoeMode, ScalePlace};
 use frostgraph::engines::{DType, Uid};
 use half::{bf16, f16};
 use std::collections::BTreeMap;
@@ -12,7 +15,7 @@ pub fn span(f: &MoeFacts, uid: Uid) -> usize {
     let found = f.ports.all().find(|(_, p, _)| p.uid == uid);
     found.map_or(0, |(_, p, _)| {
         let last: i64 = p.dim.iter().zip(&p.stride).map(|(d, s)| (d - 1) * s).sum();
-        (last + 1) as usize * p.dtype.bytes().unwrap_or(1) as usize
+        ((last + 1) as usize * p.dtype.bits() as usize).div_ceil(8)
     })
 }
 
@@ -83,32 +86,75 @@ pub fn routing(case: &Case, seed: u64) -> BTreeMap<Uid, Vec<u8>> {
     out
 }
 
+/// One element, about normal where the type allows; of FP4 two, a byte.
+fn value(d: DType, r: &mut Random) -> Vec<u8> {
+    match d {
+        DType::BF16 => bf16::from_f32(r.normal()).to_ne_bytes().to_vec(),
+        DType::F16 => f16::from_f32(r.normal()).to_ne_bytes().to_vec(),
+        DType::F8E5M2 => vec![e5m2::encode(r.normal())],
+        DType::F4E2M1 => vec![r.next() as u8],
+        _ => vec![e4m3::encode(r.normal())],
+    }
+}
+
+/// Values of an operand; `inner` is the axis along which two FP4 values share a byte. All bits set is a NaN in every type that has one.
+fn values(port: &GemmPort, inner: usize, bytes: usize, r: &mut Random) -> Vec<u8> {
+    let mut out = vec![0xff; bytes];
+    let step = |axis: usize| if axis == inner && port.dtype == DType::F4E2M1 { 2 } else { 1 };
+    for i in 0..port.dim[0] {
+        for j in (0..port.dim[1]).step_by(step(1)) {
+            for l in (0..port.dim[2]).step_by(step(2)) {
+                let at = i * port.stride[0] + j * port.stride[1] + l * port.stride[2];
+                let one = value(port.dtype, r);
+                let at = at as usize * port.dtype.bits() as usize / 8;
+                out[at..at + one.len()].copy_from_slice(&one);
+            }
+        }
+    }
+    out
+}
+
+/// Scales within a few powers of two of 1, one in ten of E8M0's 2^-87; what is behind rows and blocks is NaN.
+fn scales(f: &MoeFacts, token: bool, bytes: usize, r: &mut Random) -> Vec<u8> {
+    let (Some(s), Some(port)) = (f.scales, if token { &f.ports.token_scale } else { &f.ports.weight_scale }) else {
+        return Vec::new();
+    };
+    let (place, outers, rows) =
+        if token { (s.token, 1, f.tokens as usize) } else { (s.weight, f.experts as usize, f.n as usize) };
+    let matrix = ScaleMatrix::of(rows, f.k as usize, s.vec as usize);
+    let mut out = vec![if s.dtype == DType::F8E4M3 { 0x7f } else { 0xff }; bytes];
+    for outer in 0..outers {
+        for row in 0..rows {
+            for block in 0..matrix.blocks {
+                let at = match (place, token) {
+                    (ScalePlace::Atoms, _) => outer * matrix.bytes() + matrix.index(row, block),
+                    (ScalePlace::Strided, true) => row * port.stride[1] as usize + block,
+                    (ScalePlace::Strided, false) => {
+                        outer * port.stride[0] as usize + block * port.stride[1] as usize + row * port.stride[2] as usize
+                    }
+                };
+                out[at] = match s.dtype {
+                    DType::F8E4M3 => r.below(0x70) as u8,
+                    _ if r.below(10) == 0 => 40,
+                    _ => 121 + r.below(9) as u8,
+                };
+            }
+        }
+    }
+    out
+}
+
 /// Inputs by uid.
 pub fn inputs(case: &Case, f: &MoeFacts, seed: u64) -> BTreeMap<Uid, Vec<u8>> {
     let r = &mut Random(seed ^ 0x5eed);
     let mut out = routing(case, seed);
-    let mut value = |d: DType| {
-        let x = r.normal();
-        if d == DType::BF16 {
-            bf16::from_f32(x).to_ne_bytes()
-        } else {
-            f16::from_f32(x).to_ne_bytes()
+    for (uid, inner, port) in [(1, 2, &f.ports.token), (2, 1, &f.ports.weight)] {
+        if let Some(port) = port {
+            out.insert(uid, values(port, inner, span(f, uid), r));
         }
-    };
-    for (uid, port) in [(1, &f.ports.token), (2, &f.ports.weight)] {
-        let Some(port) = port else { continue };
-        // All bits set is a NaN in either type.
-        let mut bytes = vec![0xff; span(f, uid)];
-        let [a, b, c] = [port.dim[0], port.dim[1], port.dim[2]];
-        for i in 0..a {
-            for j in 0..b {
-                for l in 0..c {
-                    let at = 2 * (i * port.stride[0] + j * port.stride[1] + l * port.stride[2]) as usize;
-                    bytes[at..at + 2].copy_from_slice(&value(case.input));
-                }
-            }
-        }
-        out.insert(uid, bytes);
+    }
+    for (uid, token) in [(3, true), (4, false)].into_iter().filter(|_| f.scales.is_some()) {
+        out.insert(uid, scales(f, token, span(f, uid), r));
     }
     out
 }
@@ -116,8 +162,9 @@ pub fn inputs(case: &Case, f: &MoeFacts, seed: u64) -> BTreeMap<Uid, Vec<u8>> {
 /// Turns tokens that no row of the output depends on into NaN; `reads` says which do.
 pub fn poison_unread(f: &MoeFacts, reads: &[bool], data: &mut BTreeMap<Uid, Vec<u8>>) {
     let (Some(port), Some(bytes)) = (&f.ports.token, data.get_mut(&1)) else { return };
+    let bits = port.dtype.bits() as usize;
     for (row, _) in reads.iter().enumerate().filter(|(_, read)| !**read) {
-        let at = 2 * row * port.stride[1] as usize;
-        bytes[at..at + 2 * f.k as usize].fill(0xff);
+        let at = row * port.stride[1] as usize * bits / 8;
+        bytes[at..at + f.k as usize * bits / 8].fill(0xff);
     }
 }

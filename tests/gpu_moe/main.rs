@@ -38,7 +38,11 @@ fn bare(caps: &Caps, list: &[Facts]) -> Vec<String> {
     let Caps::Moe(caps) = caps else { return vec![format!("{ENGINE} as a plain grouped product")] };
     let used = |test: &dyn Fn(&Facts) -> bool| list.iter().any(test);
     let features = caps.features.iter().filter(|x| !used(&|f| f.features().has(*x))).map(|x| x.to_string());
-    let inputs = caps.inputs.iter().filter(|x| !used(&|f| (f.expect_moe().input, None) == **x)).map(|x| format!("{x:?}"));
+    let inputs = caps
+        .inputs
+        .iter()
+        .filter(|x| !used(&|f| (f.expect_moe().input, f.expect_moe().scales.map(|s| (s.dtype, s.vec))) == **x))
+        .map(|x| format!("{x:?}"));
     let outputs = caps.output.iter().filter(|x| !used(&|f| f.expect_moe().output == **x)).map(|x| x.to_string());
     features.chain(inputs).chain(outputs).collect()
 }

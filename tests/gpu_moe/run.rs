@@ -7,7 +7,7 @@ use crate::judge::judge;
 use crate::lower;
 use crate::program::Special;
 use frostgraph::engines::moe_grouped_matmul::oracle::evaluate;
-use frostgraph::engines::moe_grouped_matmul::{MoeFacts, MoeMode};
+use frostgraph::engines::moe_grouped_matmul::{MoeFacts, MoeMode, ScalePlace};
 use frostgraph::engines::Uid;
 use frostgraph::runtime::{CudaStream, DeviceBuffer, Program};
 use frostgraph::{DType, Result};
@@ -75,6 +75,8 @@ fn sample(mode: MoeMode) -> Case {
         mode,
         top_k: 2,
         input: DType::BF16,
+        scales: None,
+        places: [ScalePlace::Atoms; 2],
         output: DType::BF16,
         cut: Cut::Random,
         explicit_end: true,
