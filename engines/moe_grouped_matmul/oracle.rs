@@ -131,8 +131,12 @@ pub fn evaluate(f: &MoeFacts, inputs: &Inputs<'_>) -> Result<Oracle, HostError> 
             .par_iter()
             .map(|&(from, to)| {
                 let row: Vec<f64> = (0..k).map(|i| x_value(from, i)).collect();
-                let terms = |col: usize| row.iter().zip(&weights[col * k..]).map(|(x, w)| x * w);
-                (to, (0..n).map(|c| terms(c).sum()).collect(), (0..n).map(|c| terms(c).map(f64::abs).sum()).collect())
+                let sums = |col: usize| {
+                    let terms = row.iter().zip(&weights[col * k..]).map(|(x, w)| x * w);
+                    terms.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()))
+                };
+                let (values, sizes) = (0..n).map(sums).unzip();
+                (to, values, sizes)
             })
             .collect();
         for (to, values, sizes) in lines {

@@ -86,14 +86,17 @@ pub fn routing(case: &Case, seed: u64) -> BTreeMap<Uid, Vec<u8>> {
     out
 }
 
-/// One element, about normal where the type allows; of FP4 two, a byte.
-fn value(d: DType, r: &mut Random) -> Vec<u8> {
+/// One element, about normal where the type allows; of FP4 two, a byte. In the second byte nothing where one holds all.
+fn value(d: DType, r: &mut Random) -> [u8; 2] {
+    // Three times 21 bits of one number.
+    let bits = r.next();
+    let x = [0, 21, 42].map(|shift| (bits >> shift & 0x1f_ffff) as f32 / (1u32 << 20) as f32 - 1.0).iter().sum();
     match d {
-        DType::BF16 => bf16::from_f32(r.normal()).to_ne_bytes().to_vec(),
-        DType::F16 => f16::from_f32(r.normal()).to_ne_bytes().to_vec(),
-        DType::F8E5M2 => vec![e5m2::encode(r.normal())],
-        DType::F4E2M1 => vec![r.next() as u8],
-        _ => vec![e4m3::encode(r.normal())],
+        DType::BF16 => bf16::from_f32(x).to_ne_bytes(),
+        DType::F16 => f16::from_f32(x).to_ne_bytes(),
+        DType::F8E5M2 => [e5m2::encode(x), 0],
+        DType::F4E2M1 => [bits as u8, 0],
+        _ => [e4m3::encode(x), 0],
     }
 }
 
@@ -105,9 +108,9 @@ fn values(port: &GemmPort, inner: usize, bytes: usize, r: &mut Random) -> Vec<u8
         for j in (0..port.dim[1]).step_by(step(1)) {
             for l in (0..port.dim[2]).step_by(step(2)) {
                 let at = i * port.stride[0] + j * port.stride[1] + l * port.stride[2];
-                let one = value(port.dtype, r);
                 let at = at as usize * port.dtype.bits() as usize / 8;
-                out[at..at + one.len()].copy_from_slice(&one);
+                let width = if port.dtype.is_half() { 2 } else { 1 };
+                out[at..at + width].copy_from_slice(&value(port.dtype, r)[..width]);
             }
         }
     }
@@ -134,7 +137,7 @@ fn scales(f: &MoeFacts, token: bool, bytes: usize, r: &mut Random) -> Vec<u8> {
                     }
                 };
                 out[at] = match s.dtype {
-                    DType::F8E4M3 => r.below(0x70) as u8,
+                    DType::F8E4M3 => 0x20 + r.below(0x30) as u8,
                     _ if r.below(10) == 0 => 40,
                     _ => 121 + r.below(9) as u8,
                 };
