@@ -142,7 +142,7 @@ fn sm90_wide(shared: &[Case]) -> Vec<Case> {
                 let bias = Some(([DType::F32, dtype][i % 2], (n + i) % 3 == 0));
                 let dbias = [None, Some(dtype), Some(DType::F32)][(n + 2 * i) % 3];
                 let (b, lens) = if i % 2 == 0 { (2, Lens::Full) } else { (3, padded) };
-                all.push(Case { b, s_q: 99, s_kv: 132, bias, dbias, lens, deterministic: n % 2 == 0, ..base });
+                all.push(Case { b, s_q: 130, s_kv: 132, bias, dbias, lens, deterministic: n % 2 == 0, ..base });
             }
         }
     }
