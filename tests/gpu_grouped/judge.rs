@@ -79,7 +79,8 @@ impl Quantised<'_> {
         for &i in at {
             let (q, want) = (decode(self.d, self.got, i), self.values[i] * by);
             near("a quantised value", i, q, want, rounding(self.d, want) + self.errors[i] * by * 1.1, top)?;
-            if self.values[i].is_finite() && by > 0.0 {
+            // Under the scale of an infinite value, 2^127, finite ones vanish by contract: no error to report.
+            if self.values[i].is_finite() && by > 0.0 && high.is_finite() {
                 each(i, q / by);
             }
         }
