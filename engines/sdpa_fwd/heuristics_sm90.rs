@@ -21,13 +21,10 @@ impl Point {
     }
 }
 
-/// The best set, then one axis changed at a time.
+/// The best set, then one axis changed at a time; the fallback is the best one in the plain order.
 pub(super) fn sets(f: &SdpaFacts, target: &Target, fallback: bool) -> Vec<Knobs> {
     let Some((d_qk, _)) = padded(f.d_qk, f.d_v) else { return Vec::new() };
     let rows = tile_rows(d_qk, f.ports.bias.is_some());
-    if fallback {
-        return vec![Point { rows: rows[0], sched: Sched::Natural, packed: false }.knobs()];
-    }
     let scheds = scheds(f);
     let grouped = f.h_q != f.h_kv;
     let best = |packed| {
@@ -38,6 +35,9 @@ pub(super) fn sets(f: &SdpaFacts, target: &Target, fallback: bool) -> Vec<Knobs>
     // Packing reads the keys once a group; it leads where that is a gain beyond what the model is sure of, because one head's rows do not fill a tile.
     let packed = best(true).filter(|(c, _)| grouped && plain.is_none_or(|(p, _)| *c < p - p / 10));
     let base = packed.or(plain).map_or(Point { rows: rows[0], sched: scheds[0], packed: false }, |(_, p)| p);
+    if fallback {
+        return vec![Point { sched: Sched::Natural, ..base }.knobs()];
+    }
     let mut points = vec![base];
     points.extend(scheds[1..].iter().map(|&sched| Point { sched, ..base }));
     points.extend(rows.iter().filter(|r| **r != base.rows).map(|&rows| Point { rows, ..base }));
