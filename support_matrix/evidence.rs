@@ -8,6 +8,7 @@ const FILES: &[(&str, &str)] = &[
     ("h200-grouped_gemm_dsrelu.json", include_str!("evidence/h200-grouped_gemm_dsrelu.json")),
     ("h200-moe_grouped_matmul.json", include_str!("evidence/h200-moe_grouped_matmul.json")),
     ("h200-qat_bwd.json", include_str!("evidence/h200-qat_bwd.json")),
+    ("h200-qat_bwd_nvfp4_qat_bwd_sm90.json", include_str!("evidence/h200-qat_bwd_nvfp4_qat_bwd_sm90.json")),
     ("h200-qat_fwd.json", include_str!("evidence/h200-qat_fwd.json")),
     ("h200-qat_fwd_nvfp4_qat_fwd_sm90.json", include_str!("evidence/h200-qat_fwd_nvfp4_qat_fwd_sm90.json")),
     ("h200-sdpa_bwd.json", include_str!("evidence/h200-sdpa_bwd.json")),

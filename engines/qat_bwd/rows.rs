@@ -33,7 +33,7 @@ const fn cuda(lo: u32, hi: u32) -> Caps {
 const SM90: Row = Row {
     id: 20817,
     name: "nvfp4_qat_bwd_sm90",
-    maturity: Maturity::OptIn,
+    maturity: Maturity::Default,
     caps: cuda(90, 90),
     knobs: &[],
     note: Some("wgmma; dQ of a deterministic graph is added in key-tile order."),
