@@ -39,12 +39,13 @@ type Pair = (i64, i64);
 
 /// One plan for each eligible row, with the tiles that its lowering would pick (facts §4.7). Rows keep their order, in which the wgmma row stands first:
 /// it was measured faster in every shape tried without a bias, from 128 rows on (`kernels/PERFORMANCE.md` section 12), and its caps name the one
-/// architecture of those measurements. With a bias it leads only where it was ahead. The device of the measurements leads with the measured
-/// larger tiles; `FALLBACK` is the table alone.
+/// architecture of those measurements. With a bias it leads only where it was ahead, and it stands behind the portable row where its wide loop rounds
+/// P before dS ([`super::sm90::rounds_p`]). The device of the measurements leads with the measured larger tiles; `FALLBACK` is the table alone.
 pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mode) -> Vec<Candidate> {
     let Facts::Sdpa(f) = facts else { return Vec::new() };
     let mut rows = rows.to_vec();
-    if f.features.has(Feature::Bias) && !wgmma_leads_with_bias(f, target) {
+    let behind = f.features.has(Feature::Bias) && !wgmma_leads_with_bias(f, target);
+    if behind || super::sm90::rounds_p(f) {
         rows.sort_by_key(|r| r.name == SM90_NAME);
     }
     ranking::rank(facts, target, &rows, super::mismatch, |row| knob_sets(row, f, target, mode))
@@ -130,13 +131,11 @@ mod tests {
         }
     }
 
-    /// On Hopper the wgmma row leads where it serves; nowhere else is it offered.
+    /// On Hopper the wgmma row leads at the head dims of its narrow loops; nowhere else is it offered.
     #[test]
     fn wgmma_leads_on_hopper() {
         for mode in MODES {
             assert_eq!(ranked(&Case::default(), 90, mode).first().map(String::as_str), Some("20617"), "{mode:?}");
-            let wide = Case { d_qk: 256, d_v: 256, ..Case::default() };
-            assert_eq!(ranked(&wide, 90, mode).first().map(String::as_str), Some("20617"), "{mode:?}");
             for cc in [100, 103, 110, 120, 121] {
                 assert!(!ranked(&Case::default(), cc, mode).contains(&"20617".to_string()), "sm_{cc}");
             }
@@ -171,6 +170,23 @@ mod tests {
             let of = |case: Case| Case { b, ..case };
             assert_eq!(first(bias(of(square(b, 8, 8, s, d)))), with_bias, "b{b} s{s} d{d}");
             assert_eq!(first(dbias(of(square(b, 8, 8, s, d)))), "20600", "b{b} s{s} d{d} with its gradient");
+        }
+    }
+
+    /// Head dims of the wide loop, which makes dS of P in the io type: the portable row leads, the wgmma row stays offered.
+    #[test]
+    fn the_portable_row_leads_where_p_is_rounded_before_ds() {
+        for (d_qk, d_v, first) in [
+            (256, 256, "20600"),
+            (200, 8, "20600"),
+            (192, 192, "20600"),
+            (192, 136, "20600"),
+            (192, 128, "20617"),
+            (136, 128, "20617"),
+        ] {
+            let plans = ranked(&Case { d_qk, d_v, ..Case::default() }, 90, Mode::A);
+            assert!(plans[0].starts_with(first), "{d_qk}/{d_v}: {plans:?}");
+            assert!(plans.contains(&"20617".to_string()), "{d_qk}/{d_v}: {plans:?}");
         }
     }
 
