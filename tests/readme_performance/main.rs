@@ -170,7 +170,9 @@ fn the_first_plan_is_the_fastest_or_nearly_121() {
     let mut counted = (0, 0);
     for case in list(&results, "cases").iter().chain(list(&results, "decode")) {
         let ours = &case["ours"]["default"];
-        let first = ours["fwd_ms"].as_f64().expect("a time");
+        // Its time in the same sweep where there is one: what was measured first, after memory was taken and filled, is no match for that.
+        let swept = &ours["all_plans"][ours["plan"].as_str().expect("a plan")]["fwd_ms"];
+        let first = swept.as_f64().or(ours["fwd_ms"].as_f64()).expect("a time");
         let plans = ours["all_plans"].as_object().into_iter().flatten().map(|(name, r)| (name, &r["fwd_ms"]));
         let splits = ours["ms_by_splits"].as_object().into_iter().flatten();
         let others: Vec<(&String, f64)> = plans.chain(splits).map(|(name, ms)| (name, ms.as_f64().expect("a time"))).collect();
