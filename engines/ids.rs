@@ -76,6 +76,8 @@ mod tests {
             (20817, "nvfp4_qat_bwd_sm90"),
             (20850, "nvfp4_qat_bwd_cpu"),
             (20900, "grouped_gemm_dsrelu_sm90"),
+            (20908, "grouped_gemm_dsrelu_mma"),
+            (20920, "grouped_gemm_dsrelu_sm120"),
             (20950, "grouped_gemm_dsrelu_cpu"),
             (21000, "moe_grouped_matmul_sm90"),
             (21050, "moe_grouped_matmul_cpu"),

@@ -244,6 +244,46 @@ fn every_input_of_the_grouped_row_compiles_within_its_budget() {
     assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
 }
 
+/// The portable grouped product: every kind of input with its plainest and its richest switches, on each of its architectures; with hardware scales where they exist.
+#[test]
+fn every_input_of_the_portable_grouped_rows_compiles_within_its_budget() {
+    if !have_nvrtc() {
+        return;
+    }
+    let list: Vec<grouped::Case> = grouped::all().into_iter().map(|c| c.1).collect();
+    let mut work = Vec::new();
+    for (name, arches) in [("grouped_gemm_dsrelu_mma", &[90, 100, 103, 120][..]), ("grouped_gemm_dsrelu_sm120", &[120, 121][..])]
+    {
+        let row = row_by_name(name).expect("a row of MANIFEST");
+        for &cc in arches {
+            let target = Target::describe(cc).expect("a known device");
+            let mut kinds: BTreeMap<String, Vec<(u32, Vec<Launch>)>> = BTreeMap::new();
+            for case in &list {
+                let facts = Facts::GroupedGemm(Box::new(case.facts()));
+                let family = frostgraph::engines::family_of(row.id).expect("a family");
+                if (family.mismatch)(row, &facts, &Knobs::NONE, &target).is_some() {
+                    continue;
+                }
+                let plan = (row.lower)(&facts, &Knobs::NONE, &target).unwrap_or_else(|d| panic!("{case}: {d}"));
+                let launches = plan.steps.into_iter().filter_map(|s| match s {
+                    Step::Kernel(launch) => Some(launch),
+                    Step::Host(_) => None,
+                });
+                let switches = u32::from(case.dbias) + u32::from(case.deterministic) + u32::from(case.clamp.is_some());
+                kinds.entry(format!("{} {}/{}", case.ab, case.sf, case.sf_vec)).or_default().push((switches, launches.collect()));
+            }
+            assert_eq!(kinds.len(), 4, "{name}");
+            for mut cases in kinds.into_values() {
+                cases.sort_by_key(|c| c.0);
+                let ends = [cases.first(), cases.last()].into_iter().flatten();
+                work.extend(ends.flat_map(|c| c.1.clone()).map(|l| (cc, l)));
+            }
+        }
+    }
+    let (faults, kernels) = sweep(work, false);
+    assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
+}
+
 /// The plain grouped product: every mode with every form of offsets and weights, every output in mode none, every kind of narrow operands.
 #[test]
 fn every_form_of_the_plain_grouped_row_compiles_within_its_budget() {

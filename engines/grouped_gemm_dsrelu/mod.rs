@@ -2,6 +2,8 @@
 
 pub mod cpu;
 pub(crate) mod cpu_tile;
+mod finish;
+mod mma;
 pub mod rows;
 mod sm90;
 

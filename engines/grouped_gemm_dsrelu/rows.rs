@@ -4,7 +4,7 @@ use crate::caps::{GroupedGemmCaps, KnobDomain};
 use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Knob, Maturity, Row};
 
 /// Every row.
-pub static ROWS: &[Row] = &[SM90, CPU];
+pub static ROWS: &[Row] = &[SM90, MMA, SM120, CPU];
 
 const SM90: Row = Row {
     id: 20900,
@@ -46,6 +46,64 @@ const SM90: Row = Row {
     sources: super::sm90::SOURCES,
     extra: |row, facts, knobs, target| super::sm90::extra(row, facts, knobs, target),
     lower: |facts, knobs, target| super::sm90::lower(&SM90, facts, knobs, target),
+};
+
+/// What the portable kernel serves beside its architectures.
+const fn mma_caps(lo: u32, hi: u32) -> Caps {
+    Caps::GroupedGemm(GroupedGemmCaps {
+        arch: Arch::Sm { lo, hi },
+        inputs: &[
+            (DType::F8E4M3, DType::F8E8M0, 32),
+            (DType::F8E5M2, DType::F8E8M0, 32),
+            (DType::F4E2M1, DType::F8E4M3, 16),
+            (DType::F4E2M1, DType::F8E8M0, 32),
+        ],
+        c: &[DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2],
+        d: &[DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2],
+        features: FeatureSet::of(&[
+            F::Deterministic,
+            F::DBias,
+            F::OutputScales,
+            F::DiscreteColSfd,
+            F::Amax,
+            F::TanhClamp,
+            F::PreactivationC,
+            F::PooledWeights,
+            F::WeightAddresses,
+            F::StatusWord,
+        ]),
+    })
+}
+
+const MMA: Row = Row {
+    id: 20908,
+    name: "grouped_gemm_dsrelu_mma",
+    maturity: Maturity::Default,
+    caps: mma_caps(90, 129),
+    knobs: &[],
+    note: Some(
+        "mma.sync with what f16 makes of the FP8 and FP4 values: FP4's E4M3 scales are multiplied in, exactly; E8M0 scales multiply each block's sum in fp32. \
+         Rows of C and D must be multiples of 16 bytes, and so must addresses and pool offsets of weights.",
+    ),
+    sources: super::mma::SOURCES,
+    extra: |row, facts, _, target| super::mma::extra(row, facts, target),
+    lower: |facts, _, target| super::mma::lower(&MMA, facts, target, false),
+};
+
+const SM120: Row = Row {
+    id: 20920,
+    name: "grouped_gemm_dsrelu_sm120",
+    maturity: Maturity::OptIn,
+    // mma with block scales exists on 12.0 and 12.1 only.
+    caps: mma_caps(120, 121),
+    knobs: &[],
+    note: Some(
+        "The kernel of grouped_gemm_dsrelu_mma with the block scales applied by the matrix instruction of compute capability 12: compiled, never executed. \
+         E4M3 scales must not be negative.",
+    ),
+    sources: super::mma::SOURCES,
+    extra: |row, facts, _, target| super::mma::extra(row, facts, target),
+    lower: |facts, _, target| super::mma::lower(&SM120, facts, target, true),
 };
 
 const CPU: Row = Row {

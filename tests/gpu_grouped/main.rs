@@ -16,22 +16,57 @@ mod want;
 mod work;
 
 use cases::Case;
-use frostgraph::engines::{Caps, Facts, LaunchPlan, Target};
+use frostgraph::engines::{family_of, row_by_name, Caps, Facts, Knobs, LaunchPlan, Target};
 use frostgraph::Result;
 
+/// The rows that this program proves: the first by default, the other with `--engine NAME`, over the cases that it serves.
+const ENGINES: [&str; 2] = ["grouped_gemm_dsrelu_sm90", "grouped_gemm_dsrelu_mma"];
+
 /// The row under test.
-pub const ENGINE: &str = "grouped_gemm_dsrelu_sm90";
+fn engine() -> &'static str {
+    let args: Vec<String> = std::env::args().collect();
+    let named = args.windows(2).find(|w| w[0] == "--engine").map(|w| w[1].as_str());
+    ENGINES.into_iter().find(|e| named == Some(e)).unwrap_or(ENGINES[0])
+}
+
+/// The case list of the row. The first row serves every case; of the other its declines are left out.
+fn all() -> Vec<(String, Case)> {
+    let list = cases::all();
+    let (Some(row), Some(hopper)) = (row_by_name(engine()), Target::describe(90)) else { return list };
+    if first() {
+        return list;
+    }
+    let serves = |c: &Case| {
+        let facts = Facts::GroupedGemm(Box::new(c.facts()));
+        family_of(row.id).is_some_and(|f| (f.mismatch)(row, &facts, &Knobs::NONE, &hopper).is_none())
+    };
+    list.into_iter().filter(|(_, c)| c.cluster == 1 && serves(c)).collect()
+}
 
 /// Facts and launches of a case.
 pub fn lower(case: &Case, target: &Target) -> Result<(Facts, LaunchPlan)> {
     let facts = Facts::GroupedGemm(Box::new(case.facts()));
-    let plan = program::lower(ENGINE, &facts, &case.knobs(), case, target)?;
+    let plan = program::lower(engine(), &facts, &knobs(case), case, target)?;
     Ok((facts, plan))
+}
+
+/// Whether the row under test is the first, which has everything.
+pub fn first() -> bool {
+    engine() == ENGINES[0]
+}
+
+/// Knobs of a case: the cluster is an axis of the first row.
+fn knobs(case: &Case) -> Knobs {
+    if first() {
+        case.knobs()
+    } else {
+        Knobs::NONE
+    }
 }
 
 /// Input kinds, types of C and D, features that the row claims and nobody asks for.
 fn bare(caps: &Caps, list: &[Facts]) -> Vec<String> {
-    let Caps::GroupedGemm(caps) = caps else { return vec![format!("{ENGINE} as a grouped product")] };
+    let Caps::GroupedGemm(caps) = caps else { return vec![format!("{} as a grouped product", engine())] };
     let facts: Vec<_> = list.iter().map(Facts::expect_grouped_gemm).collect();
     let features = caps.features.iter().filter(|x| !facts.iter().any(|f| f.features.has(*x))).map(|x| x.to_string());
     let inputs = caps.inputs.iter().filter(|x| !facts.iter().any(|f| (f.ab, f.sf, f.sf_vec) == **x)).map(|x| format!("{x:?}"));
@@ -42,14 +77,14 @@ fn bare(caps: &Caps, list: &[Facts]) -> Vec<String> {
 
 fn main() {
     program::Suite {
-        engine: ENGINE,
-        name: "grouped_gemm_dsrelu",
+        engine: engine(),
+        name: if first() { "grouped_gemm_dsrelu" } else { "grouped_gemm_dsrelu_mma" },
         seed: 20_900,
-        all: cases::all,
+        all,
         bare,
         samples: run::samples,
         facts: |c: &Case| Facts::GroupedGemm(Box::new(c.facts())),
-        knobs: Case::knobs,
+        knobs,
         case: run::case,
         specials: run::SPECIALS,
     }

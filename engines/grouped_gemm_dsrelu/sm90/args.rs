@@ -7,20 +7,20 @@ use crate::sdpa::arith::ceil_div;
 use crate::sdpa::params::Params;
 use crate::{Arg, Base, DType};
 
-fn ptr(port: &Option<GemmPort>) -> Arg {
+pub(in crate::grouped_gemm_dsrelu) fn ptr(port: &Option<GemmPort>) -> Arg {
     port.as_ref().map_or(Arg::Null, |p| Arg::Ptr(Base::Tensor(p.uid)))
 }
 
-fn region(index: usize) -> Arg {
+pub(in crate::grouped_gemm_dsrelu) fn region(index: usize) -> Arg {
     Arg::Ptr(Base::Region(index))
 }
 
-fn maybe(index: Option<usize>) -> Arg {
+pub(in crate::grouped_gemm_dsrelu) fn maybe(index: Option<usize>) -> Arg {
     index.map_or(Arg::Null, region)
 }
 
 /// Switches of the operands of the product.
-pub(super) fn inputs(f: &GroupedGemmFacts) -> Vec<(&'static str, i64)> {
+pub(in crate::grouped_gemm_dsrelu) fn inputs(f: &GroupedGemmFacts) -> Vec<(&'static str, i64)> {
     let kind = match f.ab {
         DType::F4E2M1 => 2,
         DType::F8E5M2 => 1,
@@ -46,7 +46,7 @@ fn kind(d: DType) -> i64 {
 }
 
 /// Switches of the epilogue.
-pub(super) fn outputs(f: &GroupedGemmFacts) -> [(&'static str, i64); 10] {
+pub(in crate::grouped_gemm_dsrelu) fn outputs(f: &GroupedGemmFacts) -> [(&'static str, i64); 10] {
     [
         ("FG_C", kind(f.c)),
         ("FG_D", kind(f.d)),
@@ -81,7 +81,7 @@ fn map_b(plan: &Plan<'_>, base: Base, experts: i64) -> Arg {
 }
 
 /// Bytes of a pool; 0 where there is none.
-fn pool_bytes(port: &Option<GemmPort>) -> i64 {
+pub(in crate::grouped_gemm_dsrelu) fn pool_bytes(port: &Option<GemmPort>) -> i64 {
     port.as_ref().map_or(0, |p| p.dim.iter().product::<i64>() * i64::from(p.dtype.bits()) / 8)
 }
 
@@ -188,19 +188,5 @@ pub(super) fn main(plan: &Plan<'_>, r: &Regions) -> Params {
     p.push("clamp", Arg::F32(f.tanh_clamp_scale.unwrap_or(1.0)));
     p.sizes(&[("n", f.n), ("k", f.k)]);
     p.i64("m", f.m);
-    p
-}
-
-pub(super) fn finish(plan: &Plan<'_>, r: &Regions, dprob_blocks: i64) -> Params {
-    let (f, ports) = (plan.f, &plan.f.ports);
-    let mut p = Params::default();
-    p.push("slots", maybe(r.slots));
-    p.push("dprob", if r.slots.is_some() { ptr(&ports.dprob) } else { Arg::Null });
-    p.push("partial", maybe(r.partial));
-    p.push("dbias", ptr(&ports.dbias));
-    p.push("offsets", ptr(&ports.padded_offsets));
-    p.push("head", region(r.head));
-    p.i64("m", f.m);
-    p.sizes(&[("n", f.n), ("dprob_blocks", dprob_blocks)]);
     p
 }

@@ -1,26 +1,25 @@
 //! Lowers `grouped_gemm_dsrelu_sm90`: prep, main, and finish where sums were left in slots.
 
-mod args;
+pub(super) mod args;
 pub(super) mod form;
-mod rules;
+pub(super) mod rules;
 #[cfg(test)]
 mod tests;
 
+use super::finish::{self, launch};
 use crate::grouped_gemm::{GroupedGemmFacts, Weights};
 use crate::sdpa::arith::{ceil_div, product};
-use crate::sdpa::params::Params;
-use crate::{DType, Decline, DeclineCode as Code, Facts, KernelSpec, Knobs, Launch, LaunchPlan, Row, Step, Target};
-use args::{finish, inputs, main, outputs, prep, prep_threads};
+use crate::{DType, Decline, DeclineCode as Code, Facts, Knobs, LaunchPlan, Row, Target};
+use args::{inputs, main, outputs, prep, prep_threads};
 use form::Form;
 use rules::rules;
 
 const PREP: [&str; 3] = ["prep", "grouped_gemm/sm90/prep.cu", "fg_grouped_gemm_prep"];
 const MAIN: [&str; 3] = ["main", "grouped_gemm/sm90/main.cu", "fg_grouped_gemm_main"];
 const PAIR: [&str; 3] = ["main", "grouped_gemm/sm90/pair/main.cu", MAIN[2]];
-const FINISH: [&str; 3] = ["finish", "grouped_gemm/sm90/finish.cu", "fg_grouped_gemm_finish"];
 
 /// Kernel sources of the row.
-pub const SOURCES: &[&str] = &[FINISH[1], MAIN[1], PAIR[1], PREP[1]];
+pub const SOURCES: &[&str] = &[finish::FINISH[1], MAIN[1], PAIR[1], PREP[1]];
 
 /// Rows and columns of a tile of D, and k of a pipeline stage.
 const TILE: [i64; 3] = [256, 128, 128];
@@ -30,8 +29,6 @@ const BLOCK: i64 = 32;
 const THREADS: u32 = 512;
 /// Atoms of a line up to which prep gives it one thread: its many blocks then cost less than a long line in few threads would.
 const SHORT_LINE: i64 = 24;
-/// Rows of dprob that one block of `finish` sums.
-const FINISH_ROWS: i64 = 256;
 
 /// Counters of tiles split along k, and sums of one part that a CTA leaves: 128 x 256.
 const PART_COUNTS: i64 = 1024;
@@ -178,41 +175,6 @@ pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result
     };
     let cluster = plan.form.cluster() as u32;
     out.steps.push(launch(kernel, defines, [plan.ctas(), THREADS.into()], cluster, plan.smem, main(&plan, &r)));
-    if r.slots.is_some() || r.partial.is_some() {
-        let dprob_blocks = if r.slots.is_some() { ceil_div(f.m, FINISH_ROWS) } else { 0 };
-        let dbias_blocks = if r.partial.is_some() { cols } else { 0 };
-        out.steps.push(launch(
-            FINISH,
-            Vec::new(),
-            [dprob_blocks + dbias_blocks, THREADS.into()],
-            1,
-            0,
-            finish(&plan, &r, dprob_blocks),
-        ));
-    }
+    out.steps.extend(finish::step(f, finish::Sums { slots: r.slots, partial: r.partial, head: r.head }));
     Ok(out)
-}
-
-fn launch(
-    [name, source, entry]: [&'static str; 3],
-    mut defines: Vec<(&'static str, i64)>,
-    [grid, block]: [i64; 2],
-    cluster: u32,
-    smem: u32,
-    p: Params,
-) -> Step {
-    defines.sort_unstable();
-    let (args, names) = p.done();
-    let word = |x: i64| u32::try_from(x).unwrap_or(u32::MAX);
-    Step::Kernel(Launch {
-        name,
-        kernel: KernelSpec { source, entry, defines },
-        grid: [word(grid), 1, 1],
-        cluster: [cluster, 1, 1],
-        block: [word(block), 1, 1],
-        smem,
-        pdl: true,
-        args,
-        names,
-    })
 }

@@ -42,7 +42,7 @@ pub(super) fn rules<'a>(row: &Row, f: &'a GroupedGemmFacts, knobs: &Knobs, targe
 }
 
 /// Rows that TMA strides over must be multiples of 16 bytes, counts must fit 32 bits.
-fn extents(row: &Row, f: &GroupedGemmFacts) -> Result<(), Decline> {
+pub(in crate::grouped_gemm_dsrelu) fn extents(row: &Row, f: &GroupedGemmFacts) -> Result<(), Decline> {
     let refuse = |fact: String, reason: String| Err(row.decline(Code::Geometry, fact, reason));
     for (what, dtype) in [("C", f.c), ("D", f.d)] {
         let step = 128 / i64::from(dtype.bits());
@@ -84,7 +84,7 @@ fn extents(row: &Row, f: &GroupedGemmFacts) -> Result<(), Decline> {
 }
 
 /// Types that belong together, operands that must be there, alignment of those that are copied by 16 bytes.
-fn operands(row: &Row, f: &GroupedGemmFacts) -> Result<(), Decline> {
+pub(in crate::grouped_gemm_dsrelu) fn operands(row: &Row, f: &GroupedGemmFacts) -> Result<(), Decline> {
     let fp8 = matches!(f.d, DType::F8E4M3 | DType::F8E5M2);
     if fp8 != f.quantised {
         let with = if f.quantised { "" } else { "out" };
