@@ -6,6 +6,7 @@ use serde::Deserialize;
 /// Recorded files by name. A new file gets a line here; a test compares the list with the folder.
 const FILES: &[(&str, &str)] = &[
     ("h200-grouped_gemm_dsrelu.json", include_str!("evidence/h200-grouped_gemm_dsrelu.json")),
+    ("h200-grouped_gemm_dsrelu_mma.json", include_str!("evidence/h200-grouped_gemm_dsrelu_mma.json")),
     ("h200-moe_grouped_matmul.json", include_str!("evidence/h200-moe_grouped_matmul.json")),
     ("h200-qat_bwd.json", include_str!("evidence/h200-qat_bwd.json")),
     ("h200-qat_bwd_nvfp4_qat_bwd_sm90.json", include_str!("evidence/h200-qat_bwd_nvfp4_qat_bwd_sm90.json")),
