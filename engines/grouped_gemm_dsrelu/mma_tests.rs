@@ -3,9 +3,8 @@
 use crate::grouped_gemm::testing::Case;
 use crate::grouped_gemm::{Formula, Weights};
 use crate::grouped_gemm_dsrelu::{rows::ROWS, FAMILY};
-use crate::sdpa::abi;
+use crate::sdpa::{abi, goldens};
 use crate::{DType, DeclineCode, Knobs, Launch, Row, Step, Target};
-use std::path::PathBuf;
 
 fn row(name: &str) -> &'static Row {
     ROWS.iter().find(|r| r.name == name).expect("a row of the family")
@@ -74,25 +73,12 @@ fn one_kernel_two_ways_to_apply_scales() {
 }
 
 #[test]
-fn goldens() {
-    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden"));
-    let bless = std::env::var_os("BLESS").is_some();
-    assert!(!(bless && std::env::var_os("CI").is_some()), "goldens are not blessed in CI");
-    let mut stale = Vec::new();
-    for (name, case) in cases() {
-        let row = row("grouped_gemm_dsrelu_mma");
+fn plans_are_the_goldens() {
+    let row = row("grouped_gemm_dsrelu_mma");
+    goldens::check_texts(cases().into_iter().map(|(name, case)| {
         let plan = (row.lower)(&case.facts(), &Knobs::NONE, &target(90)).expect("a plan");
-        let text = format!("{} {} on sm_90\n{plan}", row.id, row.name);
-        let path = folder.join(format!("grouped_gemm_dsrelu_mma_{name}.launch"));
-        if std::fs::read_to_string(&path).unwrap_or_default() != text {
-            if bless {
-                std::fs::write(&path, &text).expect("the golden folder is writable");
-            } else {
-                stale.push(name);
-            }
-        }
-    }
-    assert!(stale.is_empty(), "{stale:?} differ; BLESS=1 cargo test -p frostgraph-engines goldens rewrites them");
+        (format!("grouped_gemm_dsrelu_mma_{name}.launch"), format!("{} {} on sm_90\n{plan}", row.id, row.name))
+    }));
 }
 
 /// What the kernel does not do is a decline with its fact.

@@ -6,6 +6,18 @@ use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Knob, Maturity, Row};
 /// Every row.
 pub static ROWS: &[Row] = &[SM90, MMA, SM120, CPU];
 
+/// Types of A and B, of their scales, and values a scale: all that the operation knows.
+const INPUTS: &[(DType, DType, i64)] = &[
+    (DType::F8E4M3, DType::F8E8M0, 32),
+    (DType::F8E5M2, DType::F8E8M0, 32),
+    (DType::F4E2M1, DType::F8E4M3, 16),
+    (DType::F4E2M1, DType::F8E8M0, 16),
+    (DType::F4E2M1, DType::F8E8M0, 32),
+];
+
+/// Types of C and of D.
+const RESULTS: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2];
+
 const SM90: Row = Row {
     id: 20900,
     name: "grouped_gemm_dsrelu_sm90",
@@ -13,15 +25,9 @@ const SM90: Row = Row {
     caps: Caps::GroupedGemm(GroupedGemmCaps {
         // wgmma exists on 9.0 only.
         arch: Arch::Sm { lo: 90, hi: 90 },
-        inputs: &[
-            (DType::F8E4M3, DType::F8E8M0, 32),
-            (DType::F8E5M2, DType::F8E8M0, 32),
-            (DType::F4E2M1, DType::F8E4M3, 16),
-            (DType::F4E2M1, DType::F8E8M0, 16),
-            (DType::F4E2M1, DType::F8E8M0, 32),
-        ],
-        c: &[DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2],
-        d: &[DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2],
+        inputs: INPUTS,
+        c: RESULTS,
+        d: RESULTS,
         features: FeatureSet::of(&[
             F::Deterministic,
             F::DBias,
@@ -58,8 +64,8 @@ const fn mma_caps(lo: u32, hi: u32) -> Caps {
             (DType::F4E2M1, DType::F8E4M3, 16),
             (DType::F4E2M1, DType::F8E8M0, 32),
         ],
-        c: &[DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2],
-        d: &[DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2],
+        c: RESULTS,
+        d: RESULTS,
         features: FeatureSet::of(&[
             F::Deterministic,
             F::DBias,
@@ -112,15 +118,9 @@ const CPU: Row = Row {
     maturity: Maturity::Default,
     caps: Caps::GroupedGemm(GroupedGemmCaps {
         arch: Arch::Cpu,
-        inputs: &[
-            (DType::F8E4M3, DType::F8E8M0, 32),
-            (DType::F8E5M2, DType::F8E8M0, 32),
-            (DType::F4E2M1, DType::F8E4M3, 16),
-            (DType::F4E2M1, DType::F8E8M0, 16),
-            (DType::F4E2M1, DType::F8E8M0, 32),
-        ],
-        c: &[DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2],
-        d: &[DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2],
+        inputs: INPUTS,
+        c: RESULTS,
+        d: RESULTS,
         features: FeatureSet::of(&[
             F::Deterministic,
             F::DBias,

@@ -3,9 +3,8 @@
 use super::rows::ROWS;
 use super::testing::Case;
 use super::{MoeMode, ScalePlace, FAMILY};
-use crate::sdpa::abi;
+use crate::sdpa::{abi, goldens};
 use crate::{Arg, DType, DeclineCode, Knobs, Launch, Row, Step, Target};
-use std::path::PathBuf;
 
 fn row() -> &'static Row {
     &ROWS[0]
@@ -91,25 +90,12 @@ fn what_a_configuration_uses_is_never_null() {
 }
 
 #[test]
-fn goldens() {
-    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden"));
-    let bless = std::env::var_os("BLESS").is_some();
-    assert!(!(bless && std::env::var_os("CI").is_some()), "goldens are not blessed in CI");
-    let mut stale = Vec::new();
-    for (name, case) in cases() {
+fn plans_are_the_goldens() {
+    goldens::check_texts(cases().into_iter().map(|(name, case)| {
         assert_eq!((FAMILY.mismatch)(row(), &case.facts(), &Knobs::NONE, &hopper()), None, "{name}");
         let plan = (row().lower)(&case.facts(), &Knobs::NONE, &hopper()).expect("a plan");
-        let text = format!("{} {} on sm_90\n{plan}", row().id, row().name);
-        let path = folder.join(format!("moe_grouped_matmul_{name}.launch"));
-        if std::fs::read_to_string(&path).unwrap_or_default() != text {
-            if bless {
-                std::fs::write(&path, &text).expect("the golden folder is writable");
-            } else {
-                stale.push(name);
-            }
-        }
-    }
-    assert!(stale.is_empty(), "{stale:?} differ; BLESS=1 cargo test -p frostgraph-engines goldens rewrites them");
+        (format!("moe_grouped_matmul_{name}.launch"), format!("{} {} on sm_90\n{plan}", row().id, row().name))
+    }));
 }
 
 /// What the kernels cannot do is a decline with its fact; the CPU row serves it.

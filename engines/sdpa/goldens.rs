@@ -33,15 +33,22 @@ pub fn check<'a>(
     cases: impl Iterator<Item = (&'a Row, &'a Golden)>,
     mismatch: fn(&Row, &Facts, &Knobs, &Target) -> Option<Decline>,
 ) {
+    check_texts(cases.map(|(row, golden)| {
+        let (name, device, case, knobs) = golden;
+        assert_eq!(mismatch(row, &case.facts(), knobs, &target(device)), None, "{name}");
+        let text = format!("{} {}{knobs} on {device}\n{}", row.id, row.name, plan(row, golden));
+        (format!("{family}_{name}.launch"), text)
+    }));
+}
+
+/// Compares texts with the files of these names.
+pub fn check_texts(goldens: impl Iterator<Item = (String, String)>) {
     let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden"));
     let bless = std::env::var_os("BLESS").is_some();
     assert!(!(bless && std::env::var_os("CI").is_some()), "goldens are not blessed in CI");
     let mut stale = Vec::new();
-    for (row, golden) in cases {
-        let (name, device, case, knobs) = golden;
-        assert_eq!(mismatch(row, &case.facts(), knobs, &target(device)), None, "{name}");
-        let text = format!("{} {}{knobs} on {device}\n{}", row.id, row.name, plan(row, golden));
-        let path = folder.join(format!("{family}_{name}.launch"));
+    for (file, text) in goldens {
+        let path = folder.join(&file);
         let old = std::fs::read_to_string(&path).unwrap_or_default();
         if old == text {
             continue;
@@ -51,7 +58,7 @@ pub fn check<'a>(
         } else {
             let line = text.lines().zip(old.lines()).position(|(a, b)| a != b).unwrap_or(old.lines().count());
             let at = |t: &str| t.lines().nth(line).unwrap_or("(end)").to_string();
-            stale.push(format!("{name}.launch line {}:\n  golden {}\n  now    {}", line + 1, at(&old), at(&text)));
+            stale.push(format!("{file} line {}:\n  golden {}\n  now    {}", line + 1, at(&old), at(&text)));
         }
     }
     assert!(stale.is_empty(), "{}\nBLESS=1 cargo test -p frostgraph-engines goldens rewrites them", stale.join("\n"));

@@ -4,9 +4,8 @@ use super::form::Form;
 use crate::grouped_gemm::testing::Case;
 use crate::grouped_gemm::{Formula, Weights};
 use crate::grouped_gemm_dsrelu::{rows::ROWS, FAMILY};
-use crate::sdpa::abi;
+use crate::sdpa::{abi, goldens};
 use crate::{Arg, DType, DeclineCode, Knob, Knobs, Launch, Row, Step, Target};
-use std::path::PathBuf;
 
 fn row() -> &'static Row {
     &ROWS[0]
@@ -127,25 +126,13 @@ fn what_every_configuration_uses_is_never_null() {
 }
 
 #[test]
-fn goldens() {
-    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden"));
-    let bless = std::env::var_os("BLESS").is_some();
-    assert!(!(bless && std::env::var_os("CI").is_some()), "goldens are not blessed in CI");
-    let mut stale = Vec::new();
-    for ((name, case), (form, knobs)) in cases().into_iter().flat_map(|c| forms(&c.1).into_iter().map(move |f| (c.clone(), f))) {
+fn plans_are_the_goldens() {
+    let all = cases().into_iter().flat_map(|c| forms(&c.1).into_iter().map(move |f| (c.clone(), f)));
+    goldens::check_texts(all.map(|((name, case), (form, knobs))| {
         assert_eq!((FAMILY.mismatch)(row(), &case.facts(), &knobs, &hopper()), None, "{name}{form}");
         let plan = (row().lower)(&case.facts(), &knobs, &hopper()).expect("a plan");
-        let text = format!("{} {} on sm_90\n{plan}", row().id, row().name);
-        let path = folder.join(format!("grouped_gemm_dsrelu_{name}{form}.launch"));
-        if std::fs::read_to_string(&path).unwrap_or_default() != text {
-            if bless {
-                std::fs::write(&path, &text).expect("the golden folder is writable");
-            } else {
-                stale.push(format!("{name}{form}"));
-            }
-        }
-    }
-    assert!(stale.is_empty(), "{stale:?} differ; BLESS=1 cargo test -p frostgraph-engines goldens rewrites them");
+        (format!("grouped_gemm_dsrelu_{name}{form}.launch"), format!("{} {} on sm_90\n{plan}", row().id, row().name))
+    }));
 }
 
 /// What the kernels cannot do is a decline with its fact; the CPU row serves it.
