@@ -79,8 +79,7 @@ const SM90: Row = Row {
     note: Some(
         "wgmma; dQ of a deterministic graph is added in key-tile order, with a workspace linear in tokens. Deterministic dBias of a \
          batch-broadcast bias sums one plane a batch in a second pass. Packed operands: no bias, one width of ragged offsets, and every \
-         sequence ends at or before max_total_seq_len (B·S where undeclared). Above 192/128 dS is made of P as rounded for dV: the peaks of two \
-         cases in 304 are 1.06 and 1.25 units of the last place off, so the portable row ranks first there.",
+         sequence ends at or before max_total_seq_len (B·S where undeclared).",
     ),
     sources: super::sm90::SOURCES,
     extra: super::sm90::extra,

@@ -101,11 +101,6 @@ impl Choice {
     }
 }
 
-/// Whether the wide loop serves these head dims: it hands P over in the io type, so dS carries one more rounding than everywhere else.
-pub(super) fn rounds_p(f: &SdpaFacts) -> bool {
-    f.d_qk > 192 || f.d_v > 128
-}
-
 /// The row's `extra` hook.
 pub fn extra(row: &Row, facts: &Facts, _knobs: &Knobs, target: &Target) -> Option<Decline> {
     choose(row, facts.expect_sdpa(), target).err()

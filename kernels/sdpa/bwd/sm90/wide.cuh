@@ -2,11 +2,11 @@
 // tile for its share of the columns of dV, dK and dQ, and the scores are divided by product instead: the first warpgroup (R = 0) computes S^T and P^T,
 // the second (R = 1) dP^T and dS^T. Each keeps its own result in registers as an operand and hands it to the other through shared memory.
 //
-//   S^T = K Q^T;  P = exp2(scale log2e S - lse log2e);  dP^T = V dO^T;  dS = P o (dP - delta), with P as rounded for dV
+//   S^T = K Q^T;  P = exp2(scale log2e S - lse log2e);  dP^T = V dO^T;  dS = P o (dP - delta)
 //   dV += P^T dO;  dK += dS^T Q;  dQ = dS K, added to memory as it leaves the accumulators
 //
 // The first runs one tile ahead. Buffers of P and dS need no barrier of their own against overwriting: P(i + 2) waits for Q(i + 2), which is loaded
-// after both have freed Q(i), that is after dV(i); dS(i + 2) waits for P(i + 2), stored after the first warpgroup's dQ(i).
+// after both have freed Q(i), that is after dV(i), dK(i) and dQ(i); dS(i + 2) waits for P(i + 2), stored after the first warpgroup's dQ(i).
 #pragma once
 #include "common/hopper.cuh"
 #include "common/wgmma.cuh"
@@ -43,7 +43,6 @@ template <int R> struct Wide {
   u32 own[NS / 2];                                  // P^T, or dS^T
 #if FG_BIAS
   Bias bias, dbias;  // dbias.from: dBias, or null
-  float p32[NS];     // R = 1 with FG_DBIAS: P before it is rounded
 #endif
 
   FG_DEV void init(u32 zero, u32 smem_, u32, u32 warp_, u32 lane_, float scale) {
@@ -125,12 +124,23 @@ template <int R> struct Wide {
       for (int e = 0; e < 4; e++) x[4 * j + e] = ex2(FG_BIAS ? x[4 * j + e] + st[e & 1] : fmaf(x[4 * j + e], sl2, st[e & 1]));
     }
   }
+  // P as rounded for dV, and what the rounding left: dS wants P itself. The remainder takes the place that the dS of the same keys will take.
   FG_DEV void hand_over_p(u32 at) {
-    const u32 to = p_lane + at * P_BYTES;
+    const u32 to = p_lane + at * P_BYTES, rest_to = ds_lane + at * DS_BYTES;
 #pragma unroll
-    for (int j = 0; j < NS / 2; j++) own[j] = pack2<BF16>(s[2 * j], s[2 * j + 1]);
+    for (int j = 0; j < TQ / 16; j++) {
+      u32 rest[4];
 #pragma unroll
-    for (int j = 0; j < TQ / 16; j++) stsm4(to ^ (j * 32), own[4 * j], own[4 * j + 1], own[4 * j + 2], own[4 * j + 3]);
+      for (int i = 0; i < 4; i++) {
+        const float* x = s + 8 * j + 2 * i;
+        float lo, hi;
+        own[4 * j + i] = pack2<BF16>(x[0], x[1]);
+        unpack2(own[4 * j + i], lo, hi);
+        rest[i] = pack2<BF16>(x[0] - lo, x[1] - hi);
+      }
+      stsm4(to ^ (j * 32), own[4 * j], own[4 * j + 1], own[4 * j + 2], own[4 * j + 3]);
+      stsm4t(rest_to + j * 2048, rest[0], rest[1], rest[2], rest[3]);
+    }
     fence_async_smem();
     bar_arrive_at<MATH_THREADS>(NB_P_FULL + at);
   }
@@ -142,22 +152,18 @@ template <int R> struct Wide {
 #endif
 #pragma unroll
     for (int j = 0; j < TQ / 16; j++) {
-#if !FG_DBIAS
-      u32 p[4];
+      u32 p[4], rest[4];
       ldsm4(from ^ (j * 32), p[0], p[1], p[2], p[3]);
-#endif
+      ldsm4t(to + j * 2048, rest[0], rest[1], rest[2], rest[3]);
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         const float* dp = s + (2 * j + i) * 4;
-        float a, b, x[4];
+        float a, b, x[4], y[4];
         lds_f32x2(smem + delta_at(at) + (lane & 3) * 8 + (2 * j + i) * 32, a, b);
-#if FG_DBIAS
+        unpack2(p[2 * i], x[0], x[1]), unpack2(rest[2 * i], y[0], y[1]);
+        unpack2(p[2 * i + 1], x[2], x[3]), unpack2(rest[2 * i + 1], y[2], y[3]);
 #pragma unroll
-        for (int e = 0; e < 4; e++) x[e] = p32[(2 * j + i) * 4 + e];
-#else
-        unpack2(p[2 * i], x[0], x[1]);
-        unpack2(p[2 * i + 1], x[2], x[3]);
-#endif
+        for (int e = 0; e < 4; e++) x[e] += y[e];
         x[0] *= dp[0] - a, x[1] *= dp[1] - b, x[2] *= dp[2] - a, x[3] *= dp[3] - b;
 #if FG_DBIAS
         add_dbias_block(sum, dbias.ss, rows - 8 * (2 * j + i), key < w.keys, key + 8 < w.keys, x);
@@ -245,13 +251,6 @@ template <int R> struct Wide {
 #pragma unroll 1
     for (i32 i = 0; i < w.n; i++) {
       const u32 at = i & 1;
-#if FG_DBIAS
-      // dBias is a sum of dS in fp32, which wants P in fp32: computed here once more.
-      wait_q(at);
-      issue_scores<0>(p32, at);
-      wgmma_wait<0>(), pin(p32);
-      softmax(p32, w, at);
-#endif
       wait_do(at);
       issue_scores<1>(s, at);
       bar_sync_at<MATH_THREADS>(NB_P_FULL + at);
