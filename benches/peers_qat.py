@@ -3,8 +3,9 @@
 `peers_qat.py bwd` reads cases as JSON on stdin ([{"name", "b", "h", "s", "d", "causal"}, ..]) and writes one JSON object a line:
 {"case", "peer", "bwd_ms", "tiles"} or {"case", "peer", "error"}, after {"versions"}. `gpu_bench --suite nvfp4_qat --peers` runs it.
 
-`peers_qat.py compare PROGRAM FORWARD.json BACKWARD.json` runs `frostgraph` on one problem and prints how far our results are from the
-peer's, as {"compare": tensor, "max_abs", "rel_frobenius", "max_rel"} a line.
+`peers_qat.py compare PROGRAM FORWARD.json BACKWARD.json [ENGINE ..]` runs `frostgraph` on one problem without a mask and one with a causal
+one, the backward by each engine (the best plan where none is named), and prints how far our results are from the peer's, as {"compare":
+tensor, "mask", "engine", "max_abs", "rel_frobenius", "max_rel", "equal_share"} a line: `equal_share` of the elements have the same bits.
 
 The port is the file set `cudnn/sdpa/bwd/qat` of the wheel nvidia-cudnn-frontend (1.32 or later), taken from FROSTGRAPH_QAT_PEER (a folder
 that holds the files) or from the installed package. It refuses GPUs before Blackwell because of one instruction, the conversion to E2M1;
@@ -130,7 +131,7 @@ def load(path):
     return out
 
 
-def resized(path, shape, folder):
+def resized(path, shape, folder, causal):
     """The example graph with other extents."""
     with open(path) as f:
         graph = json.load(f)
@@ -140,51 +141,68 @@ def resized(path, shape, folder):
         dim = [b, h, s, d if last > 1 else 1]
         t["dim"], t["stride"] = dim, [dim[1] * dim[2] * dim[3], dim[2] * dim[3], dim[3], 1]
     graph["nodes"][0]["attn_scale_value"] = struct.pack(">f", d**-0.5).hex().upper()
-    graph["nodes"][0]["right_bound"] = None
+    graph["nodes"][0]["right_bound"] = 0 if causal else None
     out = os.path.join(folder, os.path.basename(path))
     with open(out, "w") as f:
         json.dump(graph, f)
     return out
 
 
-def difference(name, ours, theirs):
+def difference(name, ours, theirs, **which):
     a, b = ours.double(), theirs.double()
     off = (a - b).abs()
     emit(compare=name, max_abs=off.max().item(), rel_frobenius=(off.norm() / b.norm()).item(),
-         max_rel=(off.max() / b.abs().max()).item(), equal_share=(ours == theirs).double().mean().item())
+         max_rel=(off.max() / b.abs().max()).item(), equal_share=(ours == theirs).double().mean().item(), **which)
 
 
-def compare(modules, program, forward_json, backward_json, shape=(1, 16, 4096, 128)):
-    torch.manual_seed(7)
-    q, k, v, d_o = (torch.randn(shape, device=DEVICE, dtype=torch.bfloat16) for _ in range(4))
-    b, h, s, d = shape
-    # Auxiliaries from the port's own quantiser and plain PyTorch, a few heads at a time: nothing of ours made them.
+def auxiliaries(modules, q, k, v, causal):
+    """O and LSE from the port's own quantiser and plain PyTorch, a few heads at a time: nothing of ours made them."""
+    b, h, s, d = q.shape
     fake = [torch.empty_like(x) for x in (q, k, v)]
     for x, y in zip((q, k, v), fake):
         modules[0].fake_quantize_q[(triton.cdiv(s, 32), b * h)](
             x, y, *x.stride(), *y.stride(), h, s, block_m=32, head_dim=d, num_warps=4, num_stages=2)
     o, lse = torch.empty_like(q), torch.empty((b, h, s), device=DEVICE)
+    hidden = torch.ones((s, s), dtype=torch.bool, device=DEVICE).triu(1) if causal else None
     for head in range(h):
         scores = fake[0][:, head].float() @ fake[1][:, head].float().transpose(1, 2) * d**-0.5
+        if causal:
+            scores.masked_fill_(hidden, float("-inf"))
         lse[:, head] = torch.logsumexp(scores, -1)
         o[:, head] = (torch.exp(scores - lse[:, head, :, None]) @ fake[2][:, head].float()).to(torch.bfloat16)
-    run, (dq, dk, dv) = backward(modules, q, k, v, o, d_o, lse, False, TILES[0])
+    return o, lse
+
+
+def compare(modules, program, forward_json, backward_json, engines, shape=(1, 16, 4096, 128)):
+    for causal in (False, True):
+        compare_one(modules, program, forward_json, backward_json, engines or [None], shape, causal)
+
+
+def compare_one(modules, program, forward_json, backward_json, engines, shape, causal):
+    torch.manual_seed(7)
+    q, k, v, d_o = (torch.randn(shape, device=DEVICE, dtype=torch.bfloat16) for _ in range(4))
+    b, h, s, _ = shape
+    o, lse = auxiliaries(modules, q, k, v, causal)
+    run, (dq, dk, dv) = backward(modules, q, k, v, o, d_o, lse, causal, TILES[0])
     run()
     torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:
         at = lambda name: os.path.join(folder, name)
         save(at("in"), {"Q": q, "K": k, "V": v, "high_precision_o": o, "dO": d_o, "lse": lse.reshape(b, h, s, 1)})
-        runs = [(backward_json, {"dQ": dq, "dK": dk, "dV": dv}), (forward_json, {"High_precision_O": o, "Stats": lse})]
-        for path, theirs in runs:
-            graph = resized(path, shape, folder)
-            done = subprocess.run([program, "run", graph, "--device", "cuda:0", "--inputs", at("in"), "--outputs", at("out")],
-                                  capture_output=True, text=True)
+        runs = [(backward_json, engine, {"dQ": dq, "dK": dk, "dV": dv}) for engine in engines]
+        runs.append((forward_json, None, {"High_precision_O": o, "Stats": lse}))
+        for path, engine, theirs in runs:
+            which = {"mask": "causal" if causal else "full", "engine": engine or "best"}
+            graph = resized(path, shape, folder, causal)
+            command = [program, "run", graph, "--device", "cuda:0", "--inputs", at("in"), "--outputs", at("out")]
+            done = subprocess.run(command + (["--engine", engine] if engine else []), capture_output=True, text=True)
             if done.returncode != 0:
-                emit(compare=os.path.basename(path), error=(done.stderr or done.stdout).strip().splitlines()[-1][:300])
+                why = (done.stderr or done.stdout).strip().splitlines()[-1][:300]
+                emit(compare=os.path.basename(path), error=why, **which)
                 continue
             ours = {name.split("::")[-1]: t for name, t in load(at("out")).items()}
             for name, t in theirs.items():
-                difference(name, ours[name].reshape(t.shape), t)
+                difference(name, ours[name].reshape(t.shape), t, **which)
 
 
 if __name__ == "__main__":
@@ -192,7 +210,7 @@ if __name__ == "__main__":
     loaded = peer()
     emit(versions=f"nvidia-cudnn-frontend's Triton port, torch {torch.__version__}, triton {triton.__version__}")
     if sys.argv[1] == "compare":
-        compare(loaded, *sys.argv[2:5])
+        compare(loaded, *sys.argv[2:5], sys.argv[5:])
     else:
         for item in json.load(sys.stdin):
             measure(loaded, item)

@@ -22,6 +22,11 @@ impl Gpu {
         Ok(Gpu { device, stream, flush })
     }
 
+    /// Puts other bytes into the L2 cache.
+    pub fn overwrite_cache(&self, byte: u8) -> Result<()> {
+        (0..FLUSHES).try_for_each(|_| self.flush.fill(&self.stream, 0, self.flush.bytes(), byte))
+    }
+
     /// Median milliseconds of `work`, the L2 cache overwritten before each run: until `budget_ms` of them are spent or 100 runs done.
     pub fn median_ms(&self, budget_ms: f64, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
         for _ in 0..3 {
@@ -31,9 +36,7 @@ impl Gpu {
         let (start, stop) = (CudaEvent::new(&self.device)?, CudaEvent::new(&self.device)?);
         let mut times: Vec<f64> = Vec::new();
         while (times.iter().sum::<f64>() < budget_ms || times.len() < 5) && times.len() < 100 {
-            for _ in 0..FLUSHES {
-                self.flush.fill(&self.stream, 0, self.flush.bytes(), times.len() as u8)?;
-            }
+            self.overwrite_cache(times.len() as u8)?;
             start.record(&self.stream)?;
             work()?;
             stop.record(&self.stream)?;

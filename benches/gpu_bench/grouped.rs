@@ -22,7 +22,7 @@ const BLOCK: usize = 1 << 19;
 
 /// `m` rows shared out evenly over `experts`; where that is no multiple of [`ROWS`] every second expert is empty.
 #[derive(Debug, Clone, Copy)]
-struct Case {
+pub struct Case {
     m: i64,
     n: i64,
     k: i64,
@@ -45,7 +45,7 @@ const ALL: &[Case] = &[
 
 /// What goes in and comes out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
+pub enum Format {
     /// E4M3 with E8M0 scales per 32 in, E4M3 with both sets of scales out.
     Mxfp8,
     /// E2M1 with E4M3 scales per 16 in, bf16 and amax out.
@@ -97,7 +97,12 @@ impl Format {
 }
 
 impl Case {
-    fn name(&self) -> String {
+    /// Of M, N, K and experts.
+    pub fn of([m, n, k, experts]: [i64; 4]) -> Case {
+        case(m, n, k, experts)
+    }
+
+    pub fn name(&self) -> String {
         format!("M{} N{} K{} experts {}", self.m, self.n, self.k, self.experts)
     }
 
@@ -119,7 +124,7 @@ impl Case {
         2.0 * (self.m * self.n * self.k) as f64
     }
 
-    fn graph(&self, format: Format, deterministic: bool) -> Result<Graph> {
+    pub fn graph(&self, format: Format, deterministic: bool) -> Result<Graph> {
         let Case { m, n, k, experts } = *self;
         let (ab, sf, d) = match format {
             Format::Mxfp8 => (DType::F8E4M3, DType::F8E8M0, DType::F8E4M3),
@@ -162,7 +167,7 @@ impl Case {
         }
     }
 
-    fn given(self, format: Format) -> impl Fn(&Operand) -> Option<Vec<u8>> {
+    pub fn given(self, format: Format) -> impl Fn(&Operand) -> Option<Vec<u8>> {
         move |o| match o.name.as_str() {
             "A" | "B" => Some(format.quantised().0.clone()),
             "SFA" | "SFB" => Some(format.quantised().1.clone()),

@@ -1,16 +1,17 @@
 //! Our rows on a GPU beside their peers: event-timed, L2 overwritten before each run, peers in the same command.
 //!
 //! ```text
-//! gpu_bench [--suite sdpa_bwd|sdpa_fwd|nvfp4_qat|grouped_gemm] [--only SUBSTRING,..] [--modes MODE,..] [--peers benches] [--python python3]
+//! gpu_bench [--suite sdpa_bwd|sdpa_fwd|nvfp4_qat|grouped_gemm|crossover] [--only SUBSTRING,..] [--modes MODE,..] [--peers benches] [--python python3]
 //!           [--out DIR] [--host | --no-host] [--sweep] [--bundle FILE] [--once | --limits FILE | --metrics]
 //! ```
-//! Without `--suite` every suite runs. `--peers` is the folder with the peers' scripts, which get the same cases on the same device; `--out`
+//! Without `--suite` every suite but `crossover` runs. `--peers` is the folder with the peers' scripts, which get the same cases on the same device; `--out`
 //! writes DIR/<gpu>-<suite>.json; `--modes` keeps the plans of these names; `--host` measures host costs alone and `--no-host` leaves them
 //! out; `--sweep` times the forward's other plans too; `--bundle` compiles the kernels of the suites for an H200 into FILE and ends; `--once`
 //! launches every plan once and `--limits` reads what a profiler counted then (see `limits`). Without a GPU it says so and exits with 0.
 
 mod backward;
 mod cases;
+mod crossover;
 mod decode;
 mod device;
 mod forward;
@@ -88,7 +89,7 @@ impl Args {
     }
 
     fn runs(&self, suite: &str) -> bool {
-        self.suite.as_ref().is_none_or(|s| s == suite)
+        self.suite.as_ref().map_or(suite != CROSSOVER, |s| s == suite)
     }
 }
 
@@ -156,11 +157,15 @@ struct Suite {
     limits: &'static str,
 }
 
-const SUITES: [Suite; 4] = [
+/// Has no peers and is no speed to quote: it runs where it is named.
+const CROSSOVER: &str = "crossover";
+
+const SUITES: [Suite; 5] = [
     Suite { name: "sdpa_bwd", run: backward::run, jobs: backward::jobs, limits: "sdpa_bwd_limits" },
     Suite { name: "sdpa_fwd", run: forward::run, jobs: prefill::jobs, limits: "sdpa_fwd_limits" },
     Suite { name: "nvfp4_qat", run: qat::run, jobs: qat::jobs, limits: "nvfp4_qat_limits" },
     Suite { name: "grouped_gemm", run: grouped::run, jobs: grouped::jobs, limits: "grouped_gemm_limits" },
+    Suite { name: CROSSOVER, run: crossover::run, jobs: crossover::jobs, limits: "crossover_limits" },
 ];
 
 /// Compiles what the suites run into a bundle, without a GPU.
