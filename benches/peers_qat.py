@@ -1,7 +1,6 @@
-"""Times the public Triton port of the NVFP4 QAT attention backward on a GPU that it does not support, and compares its numbers with ours.
+"""Holds the public Triton port of the NVFP4 QAT attention backward on a GPU that it does not support, and compares its numbers with ours.
 
-`peers_qat.py bwd` reads cases as JSON on stdin ([{"name", "b", "h", "s", "d", "causal"}, ..]) and writes one JSON object a line:
-{"case", "peer", "bwd_ms", "tiles"} or {"case", "peer", "error"}, after {"versions"}. `gpu_bench --suite nvfp4_qat --peers` runs it.
+`peers_qat.py` speaks the protocol of `peers_timing.py` about cases {"name", "b", "h", "s", "d", "causal"}; its one peer is `triton`.
 
 `peers_qat.py compare PROGRAM FORWARD.json BACKWARD.json [ENGINE ..]` runs `frostgraph` on one problem without a mask and one with a causal
 one, the backward by each engine (the best plan where none is named), and prints how far our results are from the peer's, as {"compare":
@@ -10,7 +9,7 @@ tensor, "mask", "engine", "max_abs", "rel_frobenius", "max_rel", "equal_share"} 
 The port is the file set `cudnn/sdpa/bwd/qat` of the wheel nvidia-cudnn-frontend (1.32 or later), taken from FROSTGRAPH_QAT_PEER (a folder
 that holds the files) or from the installed package. It refuses GPUs before Blackwell because of one instruction, the conversion to E2M1;
 that one function is replaced here at run time by arithmetic that gives the same values, and the kernels are launched with four sets of
-tiles, of which the fastest counts.
+tiles, of which the fastest in a short trial takes the turns.
 """
 import importlib
 import importlib.util
@@ -25,7 +24,7 @@ import types
 import torch
 import triton
 import triton.language as tl
-from peers_timing import DEVICE, emit, limit, median_ms, reason
+from peers_timing import DEVICE, Cuda, reason, serve
 
 # block_m, block_n, warps, stages of dQ, stages of dK/dV: the port's own two settings, then the two fastest of those tried on an H200.
 TILES = ((32, 32, 4, 3, 3), (64, 64, 8, 2, 3), (64, 64, 4, 2, 2), (128, 64, 8, 2, 2))
@@ -78,25 +77,32 @@ def backward(modules, q, k, v, o, d_o, lse, causal, tiles):
     return run, grads
 
 
-def measure(modules, case):
+def prepare(gpu, modules, case, errors, notes):
     shape = (case["b"], case["h"], case["s"], case["d"])
     q, k, v, o, d_o = (torch.randn(shape, device=DEVICE, dtype=torch.bfloat16) for _ in range(5))
     kept = torch.arange(1, shape[2] + 1, device=DEVICE) if case["causal"] else torch.full((shape[2],), shape[2], device=DEVICE)
     lse = (kept.float().log() + 0.5).expand(shape[:3]).contiguous()
-    best, why = None, "no tiles"
+    trials, best = {}, None
     for tiles in TILES:
         try:
             run, _ = backward(modules, q, k, v, o, d_o, lse, case["causal"], tiles)
-            ms = median_ms(run, 300.0, 60)
-            if best is None or ms < best[0]:
-                best = (ms, tiles)
+            run()
+            ms, _ = gpu.turn(run, 20.0, 20.0)
         except Exception as error:  # tiles that do not fit are a result
-            why = reason(error)
+            errors["triton"] = reason(error)
+            continue
+        trials[str(list(tiles))] = ms
+        if best is None or ms < best[0]:
+            best = (ms, tiles, run)
     if best is None:
-        emit(case=case["name"], peer="triton", error=why)
-    else:
-        emit(case=case["name"], peer="triton", bwd_ms=best[0], tiles=best[1])
-    torch.cuda.empty_cache()
+        return {}
+    errors.pop("triton", None)
+    notes["triton"] = {"tiles": best[1], "trial_ms": trials}
+    return {"triton": best[2]}
+
+
+def emit(**fields):
+    print(json.dumps(fields), flush=True)
 
 
 # ------------------------------------------------------------------------------------------------ numbers beside ours
@@ -206,11 +212,11 @@ def compare_one(modules, program, forward_json, backward_json, engines, shape, c
 
 
 if __name__ == "__main__":
-    limit()
     loaded = peer()
-    emit(versions=f"nvidia-cudnn-frontend's Triton port, torch {torch.__version__}, triton {triton.__version__}")
-    if sys.argv[1] == "compare":
+    if sys.argv[1:2] == ["compare"]:
+        emit(versions=f"nvidia-cudnn-frontend's Triton port, torch {torch.__version__}, triton {triton.__version__}")
         compare(loaded, *sys.argv[2:5], sys.argv[5:])
     else:
-        for item in json.load(sys.stdin):
-            measure(loaded, item)
+        device = Cuda()
+        serve(["triton"], lambda case, errors, notes: prepare(device, loaded, case, errors, notes), device,
+              f"nvidia-cudnn-frontend's Triton port, torch {torch.__version__}, triton {triton.__version__}")

@@ -1,37 +1,25 @@
-"""Times the peers' attention on one GPU: FlashAttention-2 and cuDNN as PyTorch's backends, its memory-efficient backend, cuDNN through its
+"""Holds the peers' attention on one GPU: FlashAttention-2 and cuDNN as PyTorch's backends, its memory-efficient backend, cuDNN through its
 own frontend, FlashAttention-4.
 
-`peers_sdpa.py fwd|bwd` reads a list of cases as JSON on stdin ([{"name", "b", "h_q", "h_kv", "s", "s_kv" (absent: s), "d_qk", "d_v", "causal",
-"window"}, ..]) and writes one JSON object a line: {"case", "peer", "fwd_ms" or "bwd_ms"} or {"case", "peer", "error"}, and lines about the
-machine ({"versions"}, {"ceiling": name, "tflops"}) first. `gpu_bench --peers` runs it. Times are medians over CUDA events with the L2 cache
-overwritten before each run. A window is measured only by peers that have one. With fewer queries than keys "causal" is from the bottom right.
+`peers_sdpa.py fwd|bwd GROUP` speaks the protocol of `peers_timing.py` about cases {"name", "b", "h_q", "h_kv", "s", "s_kv" (absent: s), "d_qk",
+"d_v", "causal", "window"}. A window is run only by peers that have one. With fewer queries than keys "causal" is from the bottom right.
 
-Peers: `fa2`, `cudnn`, `efficient` are PyTorch's backends; `cudnn_graph` is cuDNN through nvidia-cudnn-frontend and `fa4` is flash-attn-4, each
-where it can be imported and for as many queries as keys; `cudnn_graph_deterministic` and `fa4_deterministic` are their deterministic backwards.
-Every group runs in a child of its own with a time limit (FROSTGRAPH_PEER_SECONDS, 200).
+Groups: `backends` are PyTorch's (`fa2`, `cudnn`, `efficient`); `cudnn_graph` is cuDNN through nvidia-cudnn-frontend and `fa4` is flash-attn-4,
+each where it can be imported and for as many queries as keys; `cudnn_graph_deterministic` and `fa4_deterministic` are their deterministic
+backwards. A group is a process of its own, so that one that dies or hangs takes no other with it.
 """
 import importlib.metadata
 import importlib.util
-import json
-import os
 import sys
 
 import torch
 import torch.nn.functional as F
-from peers_timing import DEVICE, emit, forked, median_ms, reason
+from peers_timing import DEVICE, Cuda, serve
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 BACKWARD = {"fa2": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
 FORWARD = {**BACKWARD, "efficient": "EFFICIENT_ATTENTION"}
-FORWARD_MS, BACKWARD_MS = 80.0, 150.0
-
-
-def ceiling():
-    n = 8192
-    a = torch.randn(n, n, device=DEVICE, dtype=torch.bfloat16)
-    b = torch.randn(n, n, device=DEVICE, dtype=torch.bfloat16)
-    emit(ceiling="bf16 matmul 8192", tflops=2 * n**3 / median_ms(lambda: a @ b) / 1e9)
 
 
 def operand(case, heads, length, dim, grad=False):
@@ -45,16 +33,6 @@ def operands(case, grad):
     k = operand(case, case["h_kv"], length, case["d_qk"], grad)
     v = operand(case, case["h_kv"], length, case["d_v"], grad)
     return q, k, v, operand(case, case["h_q"], case["s"], case["d_v"])
-
-
-def timed(case, peer, direction, work):
-    """One line; a peer that does not serve a case is a result."""
-    try:
-        ms = median_ms(work(), FORWARD_MS if direction == "fwd" else BACKWARD_MS)
-        emit(case=case["name"], peer=peer, **{f"{direction}_ms": ms})
-    except Exception as error:
-        emit(case=case["name"], peer=peer, error=reason(error))
-    torch.cuda.empty_cache()
 
 
 # ------------------------------------------------------------------------------------------------ PyTorch's backends
@@ -71,23 +49,25 @@ def call(case, q, k, v):
 def backends(case, direction):
     backward = direction == "bwd"
     q, k, v, d_o = (x.transpose(1, 2) for x in operands(case, backward))
-    for name, backend in (BACKWARD if backward else FORWARD).items():
 
-        def work():
+    def maker(backend):
+        def make():
             if case.get("window") is not None:
                 raise RuntimeError("no sliding window through this interface")
             if backward:
-                o = call(case, q, k, v)
+                with sdpa_kernel(getattr(SDPBackend, backend)):
+                    o = call(case, q, k, v)
                 return lambda: torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True)
 
             def forward():
-                with torch.no_grad():
+                with torch.no_grad(), sdpa_kernel(getattr(SDPBackend, backend)):
                     return call(case, q, k, v)
 
             return forward
 
-        with sdpa_kernel(getattr(SDPBackend, backend)):
-            timed(case, name, direction, work)
+        return make
+
+    return [(name, maker(backend)) for name, backend in (BACKWARD if backward else FORWARD).items()]
 
 
 # ------------------------------------------------------------------------------------------------ cuDNN's own graphs
@@ -155,10 +135,8 @@ class Cudnn:
 def cudnn_graph(case, direction):
     graphs = Cudnn(case)
     if direction == "fwd":
-        timed(case, "cudnn_graph", "fwd", graphs.forward)
-        return
-    timed(case, "cudnn_graph", "bwd", lambda: graphs.backward(False))
-    timed(case, "cudnn_graph_deterministic", "bwd", lambda: graphs.backward(True))
+        return [("cudnn_graph", graphs.forward)]
+    return [("cudnn_graph", lambda: graphs.backward(False)), ("cudnn_graph_deterministic", lambda: graphs.backward(True))]
 
 
 # ------------------------------------------------------------------------------------------------ FlashAttention-4
@@ -182,15 +160,13 @@ def fa4(case, direction):
             with torch.no_grad():
                 return run()
 
-        timed(case, "fa4", "fwd", lambda: forward)
-        return
-    for name, deterministic in (("fa4", False), ("fa4_deterministic", True)):
+        return [("fa4", lambda: forward)]
 
-        def work():
-            o = run(deterministic)
-            return lambda: torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True)
+    def backward(deterministic):
+        o = run(deterministic)
+        return lambda: torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True)
 
-        timed(case, name, "bwd", work)
+    return [("fa4", lambda: backward(False)), ("fa4_deterministic", lambda: backward(True))]
 
 
 # ------------------------------------------------------------------------------------------------ all of them
@@ -213,40 +189,30 @@ def version(package):
 GROUPS = {"backends": backends, "cudnn_graph": cudnn_graph, "fa4": fa4}
 
 
-def measure(group, direction, versions):
-    """What a child does with its cases."""
-
-    def work(cases):
-        if group == "backends":
-            emit(versions=f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}{versions}")
-            ceiling()
-            torch.cuda.empty_cache()
-        for case in cases:
-            try:
-                GROUPS[group](case, direction)
-            except Exception as error:  # before a time could be taken
-                emit(case=case["name"], peer=group, error=reason(error))
-            torch.cuda.empty_cache()
-
-    return work
+def offered(group, direction):
+    """The group's peers on this machine, and their versions."""
+    if group == "backends":
+        return list(BACKWARD if direction == "bwd" else FORWARD), f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
+    module, package, title = {
+        "cudnn_graph": ("cudnn", "nvidia-cudnn-frontend", "cudnn-frontend"),
+        "fa4": ("flash_attn.cute", "flash-attn-4", "FlashAttention-4"),
+    }[group]
+    if not there(module):
+        return [], None
+    return [group] if direction == "fwd" else [group, f"{group}_deterministic"], f"{title} {version(package)}"
 
 
-def main(direction):
-    cases = json.load(sys.stdin)
-    square = [c for c in cases if c.get("s_kv") in (None, c["s"])]
-    versions = ""
-    groups = [("backends", cases, list(BACKWARD if direction == "bwd" else FORWARD))]
-    for group, module, package, title in (
-        ("cudnn_graph", "cudnn", "nvidia-cudnn-frontend", "cudnn-frontend"),
-        ("fa4", "flash_attn.cute", "flash-attn-4", "FlashAttention-4"),
-    ):
-        if there(module):
-            versions += f", {title} {version(package)}"
-            peers = [group] if direction == "fwd" else [group, f"{group}_deterministic"]
-            groups.append((group, square, peers))
-    for group, asked, peers in groups:
-        forked(f"{direction} {group}", measure(group, direction, versions), asked, peers)
+def main(direction, group):
+    device = Cuda()
+
+    def prepare(case, errors, _):
+        if group != "backends" and case.get("s_kv") not in (None, case["s"]):
+            return {}
+        return device.prepared(GROUPS[group](case, direction), errors)
+
+    names, versions = offered(group, direction)
+    serve(names, prepare, device, versions)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

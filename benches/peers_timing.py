@@ -1,42 +1,99 @@
-"""What the scripts that measure peers share: lines of JSON, event timing, children with a time limit."""
+"""What the scripts that hold peers share: a line protocol on stdin and stdout, and turns timed by CUDA events.
+
+`gpu_bench` starts a script, asks by lines of JSON and gets one line of JSON for each:
+
+    (at its start)                             {"ready": [its peers], "versions": text}; with nothing to offer {"ready": []}
+    {"ceiling": true}                          {"ceiling": what, "tflops": number}
+    {"prepare": case}                          {"peers": [those that can run it], "errors": {peer: why}, "notes": {peer: {..}}}
+    {"turn": peer, "warm_ms", "measure_ms"}    {"ms": median of the launches, "launches": how many} or {"error": why}
+    {"free": true}                             {"free": true}
+
+The script holds what a case needs from "prepare" to "free", and ends when its stdin does. Whatever else writes to stdout goes to stderr. One
+answer may take FROSTGRAPH_PEER_SECONDS (60): `gpu_bench` ends a script that is late, and the script itself does ten seconds later.
+"""
+import gc
 import json
 import os
 import signal
 import statistics
 import sys
-import threading
 import time
-import traceback
 
 DEVICE = "cuda"
 # The L2 cache is overwritten so many times before a run: a slow caller has queued its launches by then (about 0.3 ms). `gpu_bench` does the same.
 FLUSHES = 4
+LEAST, MOST = 2, 100
 
 
-def emit(**fields):
-    print(json.dumps(fields), flush=True)
+class Cuda:
+    """Turns on the GPU, as `Gpu::turn` of `gpu_bench` takes them."""
 
+    def __init__(self):
+        import torch
 
-def median_ms(work, budget_ms=150.0, most=100):
-    """Median over CUDA events, the L2 cache overwritten before each run; what the host spends on a call is not in it."""
-    import torch
+        self.torch = torch
+        self.flush = None
 
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device=DEVICE)
-    for _ in range(3):
-        work()
-    torch.cuda.synchronize()
-    times, spent = [], 0.0
-    while (spent < budget_ms or len(times) < 5) and len(times) < most:
-        for _ in range(FLUSHES):
-            flush.zero_()
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        work()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop))
-        spent += times[-1]
-    return statistics.median(times)
+    def launch(self, work, times):
+        """Milliseconds of each of so many runs, all queued before the first is waited for; what the host spends on a call is not in them."""
+        events = self.torch.cuda.Event
+        if self.flush is None:
+            self.flush = self.torch.empty(256 << 20, dtype=self.torch.uint8, device=DEVICE)
+        marks = [(events(enable_timing=True), events(enable_timing=True)) for _ in range(times)]
+        for start, stop in marks:
+            for _ in range(FLUSHES):
+                self.flush.zero_()
+            start.record()
+            work()
+            stop.record()
+        self.torch.cuda.synchronize()
+        return [start.elapsed_time(stop) for start, stop in marks]
+
+    def turn(self, work, warm_ms, measure_ms):
+        """The same work for `warm_ms` unmeasured, then the median of the launches that fill `measure_ms`, and their number."""
+        began, batch = time.monotonic(), 1
+        while True:
+            at = time.monotonic()
+            self.launch(work, batch)
+            now = time.monotonic()
+            took = (now - at) * 1e3
+            if (now - began) * 1e3 >= warm_ms:
+                break
+            if took < warm_ms / 8:
+                batch *= 2
+        launches = min(MOST, max(LEAST, round(measure_ms * batch / took)))
+        return statistics.median(self.launch(work, launches)), launches
+
+    def prepared(self, makers, errors):
+        """The works, by name, of those makers whose first runs succeed; why the others' did not goes into `errors`."""
+        works = {}
+        for name, make in makers:
+            try:
+                work = make()
+                for _ in range(2):
+                    work()
+                self.torch.cuda.synchronize()
+                works[name] = work
+            except Exception as error:  # a peer that does not serve a case is a result
+                errors[name] = reason(error)
+        return works
+
+    def release(self):
+        gc.collect()
+        self.torch.cuda.empty_cache()
+
+    def broken(self):
+        """Whether an earlier run has left the device unusable for this process."""
+        try:
+            self.torch.cuda.synchronize()
+            return False
+        except Exception:
+            return True
+
+    def ceiling(self):
+        size = 8192
+        a, b = (self.torch.randn(size, size, device=DEVICE, dtype=self.torch.bfloat16) for _ in range(2))
+        return "bf16 matmul 8192", 2 * size**3 / self.turn(lambda: a @ b, 200.0, 100.0)[0] / 1e9
 
 
 def reason(error):
@@ -44,54 +101,52 @@ def reason(error):
     return (str(error).splitlines() or [type(error).__name__])[0][:160]
 
 
-def limit():
-    """Ends this process after FROSTGRAPH_PEER_SECONDS, where that is set; what it has told by then counts."""
-    signal.alarm(int(os.environ.get("FROSTGRAPH_PEER_SECONDS", "0")))
+def serve(names, prepare, device, versions):
+    """Speaks the protocol for these peers until stdin ends.
 
-
-def forked(name, work, cases, peers):
-    """Runs `work(cases)` in a child and passes its lines on.
-
-    The child begins as a copy of this process, which has imported PyTorch and must not have touched the device. A child that dies or
-    outlasts FROSTGRAPH_PEER_SECONDS (200) is a result: one error for each case and peer that it had not spoken of.
+    `prepare(case, errors, notes)` returns the works by name and tells why others cannot run. `device` takes the turns: a `Cuda`, or anything
+    with `turn`, `release`, `broken` and `ceiling`.
     """
-    seconds = float(os.environ.get("FROSTGRAPH_PEER_SECONDS", "200"))
+    seconds = int(float(os.environ.get("FROSTGRAPH_PEER_SECONDS", "60"))) + 10
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     sys.stdout.flush()
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reader)
-        os.dup2(writer, sys.stdout.fileno())
-        code = 1
-        try:
-            work(cases)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        sys.stdout.flush()
-        os._exit(code)
-    os.close(writer)
-    began = time.monotonic()
-    timer = threading.Timer(seconds, os.kill, (pid, signal.SIGKILL))
-    timer.start()
-    spoken = set()
-    with os.fdopen(reader) as lines:
-        for line in lines:
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def answer(**fields):
+        print(json.dumps(fields), file=answers, flush=True)
+
+    def failed(error):
+        if device.broken():
+            answer(error=reason(error))
+            os._exit(1)
+        return reason(error)
+
+    works = {}
+    answer(ready=names, versions=versions)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        signal.alarm(seconds)
+        if "prepare" in asked:
+            errors, notes = {}, {}
             try:
-                found = json.loads(line)
-            except ValueError:
-                continue
-            spoken.add((found.get("case"), found.get("peer")))
-            print(line, end="", flush=True)
-    # The timer ends before the child is waited for: its number cannot be another process's by then.
-    timer.cancel()
-    timer.join()
-    _, status = os.waitpid(pid, 0)
-    took = time.monotonic() - began
-    print(f"{name}: {took:.1f} s", file=sys.stderr, flush=True)
-    if status != 0:
-        why = f"stopped after {seconds:.0f} s" if took >= seconds else f"ended with status {status}"
-        for case in cases:
-            for peer in peers:
-                if (case["name"], peer) not in spoken:
-                    emit(case=case["name"], peer=peer, error=why)
+                works = prepare(asked["prepare"], errors, notes)
+            except Exception as error:
+                works, why = {}, failed(error)
+                errors = {name: why for name in names}
+            answer(peers=list(works), errors=errors, notes=notes)
+            if errors and device.broken():
+                os._exit(1)
+        elif "turn" in asked:
+            try:
+                ms, launches = device.turn(works[asked["turn"]], asked["warm_ms"], asked["measure_ms"])
+                answer(ms=ms, launches=launches)
+            except Exception as error:
+                answer(error=failed(error))
+        elif "free" in asked:
+            works = {}
+            device.release()
+            answer(free=True)
+        elif "ceiling" in asked:
+            what, tflops = device.ceiling()
+            answer(ceiling=what, tflops=tflops)
+        signal.alarm(0)

@@ -4,13 +4,15 @@ use crate::cases::{self, Case};
 use crate::device::{Buffers, Gpu};
 use crate::job::{self, Job};
 use crate::prefill::{other_rows, row_of};
-use crate::{host, peers, Args, Results};
+use crate::rounds::{self, Pace, Turn};
+use crate::{host, Args, Results};
 use frostgraph::engines::Knob;
 use frostgraph::plan::{BuildOptions, Plan};
 use frostgraph::{Device, Error, ErrorCode, Result};
-use serde_json::{json, Map, Value};
+use serde_json::{json, Value};
 
 pub const ENGINE: &str = "sdpa_bwd_sm120";
+pub const SCRIPT: &str = "peers_sdpa.py";
 
 /// Tiles that fit the SM120 line's shared memory, by padded d_qk (the specification's table).
 fn sm120_tiles(d_qk: i64) -> (i64, i64) {
@@ -79,34 +81,31 @@ fn host_costs(gpu: &Gpu, device: &Device) -> Result<Value> {
     Ok(json!({ "launches": host::launches(gpu, &exe, &buffers)?, "cold_compile": host::cold()?, "warm_start": host::warm()? }))
 }
 
+/// Cases of a millisecond and more, limited by power.
+pub const PACE: Pace = Pace { rounds: 5, turn: Turn { warm_ms: 60.0, measure_ms: 40.0 } };
+
 pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
     let costs = if args.no_host { Value::Null } else { host_costs(&gpu, device)? };
     println!("{}", serde_json::to_string_pretty(&costs).unwrap_or_default());
     if args.host {
         return Ok(None);
     }
-    let cases = cases(args);
-    let mut ours = Vec::new();
-    for case in &cases {
-        let mut of_case = Map::new();
-        for job in jobs_of(args, case, device)? {
-            let result = job.timed(&gpu, "bwd_ms", 100.0);
-            of_case.insert(job.mode, result);
-        }
-        println!("{}", peers::line(&json!({ "case": case.name(), "ours": of_case }), "bwd_ms"));
-        ours.push(of_case);
-    }
-    let machine = crate::machine(&gpu);
-    // The peers get the device to themselves.
-    drop(gpu);
-    let lines = peers::measure(args, "peers_sdpa.py", "bwd", cases.iter().map(Case::json).collect())?;
-    let joined: Vec<Value> =
-        cases.iter().zip(&ours).map(|(c, o)| peers::join(&c.name(), o, &lines, "bwd_ms", Some(c.backward_flops()))).collect();
-    println!("\nthroughput beside the peers of this run");
-    joined.iter().for_each(|c| println!("{}", peers::line(c, "bwd_ms")));
+    let pace = args.pace(PACE);
+    let mut groups = args.groups(
+        SCRIPT,
+        &[("backends", &["bwd", "backends"]), ("cudnn_graph", &["bwd", "cudnn_graph"]), ("fa4", &["bwd", "fa4"])],
+    );
     let body = json!({
-        "peers": peers::about(&lines), "counting": "2*B*H*S*S*(3*d_qk+2*d_v), halved under a causal mask, the exact band under a window",
-        "host": costs, "cases": joined,
+        "counting": "2*B*H*S*S*(3*d_qk+2*d_v), halved under a causal mask, the exact band under a window",
+        "method": rounds::METHOD, "pace": pace.json(), "host": costs, "cases": [],
     });
-    Ok(Some(Results { suite: "sdpa_bwd", engines: crate::rows_of(&joined), machine, body }))
+    let mut results = Results::new("sdpa_bwd", crate::machine(&gpu), body);
+    for case in cases(args) {
+        let own = jobs_of(args, &case, device)?.into_iter().map(|j| j.own(&gpu)).collect();
+        let timed = rounds::case(&case.name(), "bwd_ms", pace, own, &mut groups, &case.json());
+        println!("{}", rounds::line(&timed, "bwd_ms"));
+        results.add(args, "cases", timed)?;
+    }
+    results.body["peers"] = rounds::about(&mut groups);
+    Ok(Some(results))
 }

@@ -1,9 +1,13 @@
 //! Few queries against many keys: bound by reading K and V once, so the yardstick is a device copy of the same run.
 
 use crate::device::{Buffers, Gpu};
+use crate::job::Job;
+use crate::peers::Peers;
 use crate::prefill::failed;
+use crate::rounds::{self, Pace};
 use crate::Args;
 use frostgraph::engines::{row_by_name, Knob, Knobs};
+use frostgraph::exec::Executable;
 use frostgraph::graph::{AttnScale, Graph, GraphOptions, Mask, Sdpa, Tensor};
 use frostgraph::plan::{BuildOptions, Built, Plan};
 use frostgraph::{DType, Device, Error, ErrorCode, Result};
@@ -102,56 +106,45 @@ pub fn plans(point: &Point, device: &Device) -> Result<(Plan, Vec<(i64, Plan)>)>
     Ok((best(point, &built)?, all.collect::<Result<_>>()?))
 }
 
-fn measure(gpu: &Gpu, point: &Point, device: &Device, copy: f64, sweep: bool) -> Result<Map<String, Value>> {
-    let (best, all) = plans(point, device)?;
-    let exe = best.compile()?;
-    let most = all.iter().map(|(_, p)| p.workspace_bytes()).try_fold(0, |m, n| n.map(|n| n.max(m)))?;
-    let buffers = Buffers::new(gpu, &exe, most, |_| None)?;
-    let ms = buffers.time(gpu, &exe, 60.0)?;
+/// The times of every split count, and of a copy of as many bytes as K and V have.
+fn beside(gpu: &Gpu, point: &Point, device: &Device, pace: Pace, sweep: bool) -> Result<(Map<String, Value>, f64)> {
+    let (best, plans) = plans(point, device)?;
+    let all: Vec<Executable> = plans.iter().map(|(_, p)| p.compile()).collect::<Result<_>>()?;
+    let most = all.iter().map(Executable::workspace_bytes).max().unwrap_or(0);
+    let buffers = Buffers::new(gpu, &best.compile()?, most, |_| None)?;
     let mut splits = Map::new();
     if sweep {
-        for (s, plan) in &all {
-            splits.insert(s.to_string(), json!(buffers.time(gpu, &plan.compile()?, 20.0)?));
-        }
+        let times = buffers.sweep(gpu, &all)?;
+        splits.extend(plans.iter().zip(times).map(|((s, _), ms)| (s.to_string(), json!(ms))));
     }
     // Last, because it overwrites V: K onto V reads and writes as many bytes together as K and V have.
     let same = match (buffers.named("K"), buffers.named("V")) {
-        (Some(k), Some(v)) => gpu.median_ms(20.0, || v.copy(&gpu.stream, 0, k.range()))?,
+        (Some(k), Some(v)) => gpu.turn(pace.turn, || v.copy(&gpu.stream, 0, k.range()))?,
         _ => f64::NAN,
     };
-    let mut default = json!({
-        "plan": best.to_string(), "fwd_ms": ms, "kv_bytes": point.kv_bytes(), "share_of_copy_bandwidth": point.kv_bytes() / copy * 1e3 / ms,
-        "copy_of_as_many_bytes_ms": same, "share_of_copy_of_as_many_bytes": same / ms,
-    });
-    if sweep {
-        default["ms_by_splits"] = Value::Object(splits);
-    }
-    Ok(Map::from_iter([("default".to_owned(), default)]))
+    Ok((splits, same))
 }
 
-/// `copy`: bytes a second that a large copy reads and writes together.
-pub fn run(args: &Args, gpu: &Gpu, device: &Device, copy: f64) -> Vec<Map<String, Value>> {
-    let mut ours = Vec::new();
-    for point in &wanted(args) {
-        let of_point = measure(gpu, point, device, copy, args.sweep).unwrap_or_else(|e| failed(&e));
-        let d = &of_point["default"];
-        let number = |key: &str| d[key].as_f64().unwrap_or(f64::NAN);
-        println!(
-            "{:<40} | {} {:.4} ms, {:.2} of the copy bandwidth, {:.2} of a copy as large",
-            point.name(),
-            d["plan"].as_str().or(d["error"].as_str()).unwrap_or_default(),
-            number("fwd_ms"),
-            number("share_of_copy_bandwidth"),
-            number("share_of_copy_of_as_many_bytes"),
-        );
-        let mut splits: Vec<(u64, f64)> =
-            d["ms_by_splits"].as_object().into_iter().flatten().filter_map(|(s, ms)| s.parse().ok().zip(ms.as_f64())).collect();
-        splits.sort_by_key(|s| s.0);
-        if !splits.is_empty() {
-            let list: Vec<String> = splits.iter().map(|(s, ms)| format!("{s}: {:.1}", ms * 1e3)).collect();
-            println!("    us by splits  {}", list.join("  "));
+/// A point beside the peers. `copy`: bytes a second that a large copy reads and writes together.
+pub fn run(args: &Args, gpu: &Gpu, device: &Device, point: &Point, pace: Pace, copy: f64, groups: &mut [Peers]) -> Value {
+    let job = |plan| Job { case: point.name(), mode: "default".to_owned(), plan, flops: 0.0, given: Box::new(|_| None) };
+    let own = plans(point, device).map_or_else(failed, |(best, _)| vec![job(best).own(gpu)]);
+    let mut timed = rounds::case(&point.name(), "fwd_ms", pace, own, groups, &point.json());
+    println!("{}", rounds::line(&timed, "fwd_ms"));
+    let default = &mut timed["ours"]["default"];
+    let Some(ms) = default["fwd_ms"].as_f64() else { return timed };
+    default["kv_bytes"] = json!(point.kv_bytes());
+    default["share_of_copy_bandwidth"] = json!(point.kv_bytes() / copy * 1e3 / ms);
+    match beside(gpu, point, device, pace, args.sweep) {
+        Ok((splits, same)) => {
+            println!("    {:.2} of the copy bandwidth, {:.2} of a copy as large", point.kv_bytes() / copy * 1e3 / ms, same / ms);
+            default["copy_of_as_many_bytes_ms"] = json!(same);
+            default["share_of_copy_of_as_many_bytes"] = json!(same / ms);
+            if args.sweep {
+                default["ms_by_splits"] = Value::Object(splits);
+            }
         }
-        ours.push(of_point);
+        Err(e) => default["sweep_error"] = json!(e.to_string()),
     }
-    ours
+    timed
 }

@@ -1,12 +1,18 @@
 //! Buffers with plausible data, and event timing.
 
+use crate::rounds::{alternate, Outcome, Pace, Turn};
 use frostgraph::exec::{Bindings, Executable, Operand, Stream, Workspace};
 use frostgraph::runtime::{CudaDevice, CudaEvent, CudaStream, DeviceBuffer, DeviceRange};
-use frostgraph::{DType, Result};
+use frostgraph::{DType, Error, ErrorCode, Result};
 use std::sync::OnceLock;
+use std::time::Instant;
 
 /// The L2 cache is overwritten so many times before a run, as the peers' scripts do (there it covers a slow caller).
 const FLUSHES: usize = 4;
+/// Of the plans of one graph beside each other.
+const SWEEP: Pace = Pace { rounds: 3, turn: Turn { warm_ms: 10.0, measure_ms: 12.0 } };
+/// Launches of one turn, as the peers take them.
+const LAUNCHES: (f64, f64) = (2.0, 100.0);
 
 pub struct Gpu {
     pub device: CudaDevice,
@@ -27,22 +33,39 @@ impl Gpu {
         (0..FLUSHES).try_for_each(|_| self.flush.fill(&self.stream, 0, self.flush.bytes(), byte))
     }
 
-    /// Median milliseconds of `work`, the L2 cache overwritten before each run: until `budget_ms` of them are spent or 100 runs done.
-    pub fn median_ms(&self, budget_ms: f64, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
-        for _ in 0..3 {
-            work()?;
-        }
-        self.stream.synchronize()?;
-        let (start, stop) = (CudaEvent::new(&self.device)?, CudaEvent::new(&self.device)?);
-        let mut times: Vec<f64> = Vec::new();
-        while (times.iter().sum::<f64>() < budget_ms || times.len() < 5) && times.len() < 100 {
-            self.overwrite_cache(times.len() as u8)?;
+    /// Milliseconds of each of so many runs of `work`, all queued before the first is waited for.
+    fn launch(&self, times: usize, work: &mut impl FnMut() -> Result<()>) -> Result<Vec<f64>> {
+        let event = || CudaEvent::new(&self.device);
+        let mut marks = Vec::new();
+        for n in 0..times {
+            let (start, stop) = (event()?, event()?);
+            self.overwrite_cache(n as u8)?;
             start.record(&self.stream)?;
             work()?;
             stop.record(&self.stream)?;
-            stop.synchronize()?;
-            times.push(f64::from(stop.ms_since(&start)?));
+            marks.push((start, stop));
         }
+        self.stream.synchronize()?;
+        marks.iter().map(|(start, stop)| stop.ms_since(start).map(f64::from)).collect()
+    }
+
+    /// `work` for a while unmeasured, then the median milliseconds of the launches that fill the rest of the turn.
+    pub fn turn(&self, turn: Turn, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
+        let ms = |since: Instant| since.elapsed().as_secs_f64() * 1e3;
+        let (began, mut batch) = (Instant::now(), 1);
+        let took = loop {
+            let at = Instant::now();
+            self.launch(batch, &mut work)?;
+            let took = ms(at);
+            if ms(began) >= turn.warm_ms {
+                break took;
+            }
+            if took < turn.warm_ms / 8.0 {
+                batch *= 2;
+            }
+        };
+        let launches = (turn.measure_ms * batch as f64 / took).round().clamp(LAUNCHES.0, LAUNCHES.1);
+        let mut times = self.launch(launches as usize, &mut work)?;
         times.sort_by(f64::total_cmp);
         Ok(times[times.len() / 2])
     }
@@ -51,7 +74,7 @@ impl Gpu {
     pub fn copy_bandwidth(&self) -> Result<f64> {
         const BYTES: u64 = 2 << 30;
         let (from, to) = (DeviceBuffer::new(&self.device, BYTES)?, DeviceBuffer::new(&self.device, BYTES)?);
-        let ms = self.median_ms(60.0, || to.copy(&self.stream, 0, from.range()))?;
+        let ms = self.turn(Turn { warm_ms: 60.0, measure_ms: 60.0 }, || to.copy(&self.stream, 0, from.range()))?;
         Ok(2.0 * BYTES as f64 / ms * 1e3)
     }
 }
@@ -137,10 +160,17 @@ impl Buffers {
         Workspace::device(self.workspace.range().address, self.workspace.bytes())
     }
 
-    /// Median milliseconds of one execution.
-    pub fn time(&self, gpu: &Gpu, exe: &Executable, budget_ms: f64) -> Result<f64> {
+    /// Milliseconds of one execution, by a turn.
+    pub fn turn(&self, gpu: &Gpu, exe: &Executable, turn: Turn) -> Result<f64> {
         let (mut bindings, mut workspace, s) = (self.bindings(), self.workspace(), stream(gpu));
-        gpu.median_ms(budget_ms, || exe.execute(&s, &mut bindings, &mut workspace))
+        gpu.turn(turn, || exe.execute(&s, &mut bindings, &mut workspace))
+    }
+
+    /// A turn of each executable in each of a few rounds.
+    pub fn sweep(&self, gpu: &Gpu, all: &[Executable]) -> Result<Vec<f64>> {
+        let outcomes = alternate(all.len(), SWEEP.rounds, |n| self.turn(gpu, &all[n], SWEEP.turn).map_err(|e| e.to_string()));
+        let time = |o: Outcome| o.ms().ok_or_else(|| Error::new(ErrorCode::CheckFailed, o.error.unwrap_or_default(), "a time"));
+        outcomes.into_iter().map(time).collect()
     }
 }
 

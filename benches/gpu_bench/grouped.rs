@@ -3,15 +3,17 @@
 use crate::device::Gpu;
 use crate::job::{wanted, Job};
 use crate::prefill::row_of;
-use crate::{peers, plain, Args, Results};
+use crate::rounds::{self, Pace, Turn};
+use crate::{plain, Args, Results};
 use frostgraph::engines::codec::{e2m1, e4m3, e8m0};
 use frostgraph::exec::Operand;
 use frostgraph::graph::{GemmWeights, Graph, GraphOptions, GroupedGemmDsrelu, GroupedGemmDsreluAttrs, Tensor};
 use frostgraph::plan::{BuildOptions, Plan};
 use frostgraph::{DType, Device, Error, ErrorCode, Result};
-use serde_json::{json, Map, Value};
+use serde_json::{json, Value};
 use std::sync::OnceLock;
 
+const PACE: Pace = Pace { rounds: 5, turn: Turn { warm_ms: 100.0, measure_ms: 40.0 } };
 /// Name of the key that holds a time, of ours and theirs alike.
 const MS: &str = "ms";
 const FAMILY: &str = "grouped_gemm_dsrelu_";
@@ -216,34 +218,30 @@ pub fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
 pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
     let copy = gpu.copy_bandwidth()?;
     println!("a large device copy reads and writes {:.2} TB/s", copy / 1e12);
-    let cases = cases(args);
-    let mut ours = Vec::new();
-    for case in &cases {
-        let mut of_case = Map::new();
-        for job in jobs_of(args, case, device)? {
-            let mut result = job.timed(&gpu, MS, 100.0);
+    let pace = args.pace(PACE);
+    let mut groups = args.groups("peers_grouped.py", &[("torch", &[])]);
+    let body = json!({
+        "copy_bytes_per_second": copy, "method": rounds::METHOD, "pace": pace.json(),
+        "counting": "2*M*N*K; bytes: every operand once, weights of the experts that have rows",
+        "cases": [],
+    });
+    let mut results = Results::new("grouped_gemm", crate::machine(&gpu), body);
+    for case in cases(args) {
+        let jobs = jobs_of(args, &case, device)?;
+        let bytes: Vec<(String, f64)> =
+            jobs.iter().map(|j| Ok((j.mode.clone(), case.bytes(j.plan.compile()?.operands())))).collect::<Result<_>>()?;
+        let own = jobs.into_iter().map(|j| j.own(&gpu)).collect();
+        let mut timed = rounds::case(&case.name(), MS, pace, own, &mut groups, &case.json());
+        for (mode, bytes) in bytes {
+            let result = &mut timed["ours"][&mode];
             if let Some(ms) = result[MS].as_f64() {
-                let bytes = case.bytes(job.plan.compile()?.operands());
                 result["bytes"] = json!(bytes);
                 result["share_of_copy_bandwidth"] = json!(bytes / copy * 1e3 / ms);
             }
-            of_case.insert(job.mode, result);
         }
-        println!("{}", peers::line(&json!({ "case": case.name(), "ours": of_case }), MS));
-        ours.push(of_case);
+        println!("{}", rounds::line(&timed, MS));
+        results.add(args, "cases", timed)?;
     }
-    let machine = crate::machine(&gpu);
-    // The peer gets the device to itself.
-    drop(gpu);
-    let lines = peers::measure(args, "peers_grouped.py", "dsrelu", cases.iter().map(Case::json).collect())?;
-    let joined: Vec<Value> =
-        cases.iter().zip(&ours).map(|(c, o)| peers::join(&c.name(), o, &lines, MS, Some(c.flops()))).collect();
-    println!("\nthroughput beside the peers of this run");
-    joined.iter().for_each(|c| println!("{}", peers::line(c, MS)));
-    let body = json!({
-        "peers": peers::about(&lines), "copy_bytes_per_second": copy,
-        "counting": "2*M*N*K; bytes: every operand once, weights of the experts that have rows",
-        "cases": joined,
-    });
-    Ok(Some(Results { suite: "grouped_gemm", engines: crate::rows_of(&joined), machine, body }))
+    results.body["peers"] = rounds::about(&mut groups);
+    Ok(Some(results))
 }

@@ -1,12 +1,13 @@
 //! One timed run: a plan of a case with its inputs, and what can be done with it: time it, launch it once.
 
 use crate::device::{Buffers, Gpu};
+use crate::rounds::Own;
 use crate::Args;
 use frostgraph::engines::Step;
-use frostgraph::exec::Operand;
+use frostgraph::exec::{Executable, Operand};
 use frostgraph::plan::Plan;
 use frostgraph::Result;
-use serde_json::{json, Value};
+use serde_json::json;
 
 /// What an operand holds when it is not random bf16.
 pub type Given = Box<dyn Fn(&Operand) -> Option<Vec<u8>>>;
@@ -23,18 +24,23 @@ pub struct Job {
 }
 
 impl Job {
-    /// Milliseconds under this key, throughput and workspace; what fails is a result.
-    pub fn timed(&self, gpu: &Gpu, key: &str, budget_ms: f64) -> Value {
-        self.time(gpu, key, budget_ms).unwrap_or_else(|e| json!({ "plan": self.plan.to_string(), "error": e.to_string() }))
-    }
-
-    fn time(&self, gpu: &Gpu, key: &str, budget_ms: f64) -> Result<Value> {
+    fn ready(&self, gpu: &Gpu) -> Result<(Executable, Buffers)> {
         let exe = self.plan.compile()?;
         let buffers = Buffers::new(gpu, &exe, exe.workspace_bytes(), |o| (self.given)(o))?;
-        let ms = buffers.time(gpu, &exe, budget_ms)?;
-        Ok(json!({
-            "plan": self.plan.to_string(), key: ms, "tflops": self.flops / ms / 1e9, "workspace_bytes": exe.workspace_bytes(),
-        }))
+        Ok((exe, buffers))
+    }
+
+    /// Compiled, with its buffers filled, to take turns; what fails is a result.
+    pub fn own(self, gpu: &Gpu) -> Own<'_> {
+        let plan = self.plan.to_string();
+        let (about, turn): (_, Option<Box<dyn FnMut(_) -> _>>) = match self.ready(gpu) {
+            Ok((exe, buffers)) => (
+                json!({ "plan": plan, "workspace_bytes": exe.workspace_bytes() }),
+                Some(Box::new(move |turn| buffers.turn(gpu, &exe, turn).map_err(|e| e.to_string()))),
+            ),
+            Err(e) => (json!({ "plan": plan, "error": e.to_string() }), None),
+        };
+        Own { name: self.mode, about, flops: self.flops, turn }
     }
 
     /// Entry points of the kernels, in launch order.
@@ -51,8 +57,7 @@ impl Job {
 
     /// Launches the plan once, for a profiler around this program.
     pub fn once(&self, gpu: &Gpu) -> Result<()> {
-        let exe = self.plan.compile()?;
-        let buffers = Buffers::new(gpu, &exe, exe.workspace_bytes(), |o| (self.given)(o))?;
+        let (exe, buffers) = self.ready(gpu)?;
         gpu.stream.synchronize()?;
         exe.execute(&crate::device::stream(gpu), &mut buffers.bindings(), &mut buffers.workspace())?;
         gpu.stream.synchronize()

@@ -1,11 +1,11 @@
-//! Our rows on a GPU beside their peers: event-timed, L2 overwritten before each run, peers in the same command.
+//! Our rows on a GPU beside their peers: both take turns within every case (see `rounds`), event-timed, L2 overwritten before each launch.
 //!
 //! ```text
 //! gpu_bench [--suite sdpa_bwd|sdpa_fwd|nvfp4_qat|grouped_gemm|crossover] [--only SUBSTRING,..] [--modes MODE,..] [--peers benches] [--python python3]
-//!           [--out DIR] [--host | --no-host] [--sweep] [--bundle FILE] [--once | --limits FILE | --metrics]
+//!           [--rounds N] [--warm MS] [--measure MS] [--out DIR] [--host | --no-host] [--sweep] [--bundle FILE] [--once | --limits FILE | --metrics]
 //! ```
-//! Without `--suite` every suite but `crossover` runs. `--peers` is the folder with the peers' scripts, which get the same cases on the same device; `--out`
-//! writes DIR/<gpu>-<suite>.json; `--modes` keeps the plans of these names; `--host` measures host costs alone and `--no-host` leaves them
+//! Without `--suite` every suite but `crossover` runs. `--peers` is the folder with the peers' scripts (see `peers`); `--rounds`, `--warm` and `--measure` change how
+//! a case is timed; `--out` writes DIR/<gpu>-<suite>.json; `--modes` keeps the plans of these names; `--host` measures host costs alone and `--no-host` leaves them
 //! out; `--sweep` times the forward's other plans too; `--bundle` compiles the kernels of the suites for an H200 into FILE and ends; `--once`
 //! launches every plan once and `--limits` reads what a profiler counted then (see `limits`). Without a GPU it says so and exits with 0.
 
@@ -23,6 +23,7 @@ mod peers;
 mod plain;
 mod prefill;
 mod qat;
+mod rounds;
 
 use device::Gpu;
 use frostgraph::engines::row_by_name;
@@ -30,9 +31,12 @@ use frostgraph::plan::Plan;
 use frostgraph::runtime::{compile_bundle, CudaDevice};
 use frostgraph::{Device, Error, ErrorCode, Result};
 use job::Job;
+use peers::Peers;
+use rounds::{Pace, Turn};
 use serde_json::{json, Map, Value};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 #[derive(Default)]
 pub(crate) struct Args {
@@ -45,6 +49,9 @@ pub(crate) struct Args {
     out: Option<PathBuf>,
     bundle: Option<PathBuf>,
     limits: Option<PathBuf>,
+    rounds: Option<usize>,
+    warm: Option<f64>,
+    measure: Option<f64>,
     once: bool,
     metrics: bool,
     pub(crate) host: bool,
@@ -66,6 +73,9 @@ impl Args {
                 "--out" => args.out = given.next().map(Into::into),
                 "--bundle" => args.bundle = given.next().map(Into::into),
                 "--limits" => args.limits = given.next().map(Into::into),
+                "--rounds" => args.rounds = given.next().and_then(|n| n.parse().ok()),
+                "--warm" => args.warm = given.next().and_then(|n| n.parse().ok()),
+                "--measure" => args.measure = given.next().and_then(|n| n.parse().ok()),
                 "--once" => args.once = true,
                 "--metrics" => args.metrics = true,
                 "--host" => args.host = true,
@@ -86,6 +96,25 @@ impl Args {
     /// Whether a plan of this name is timed.
     pub(crate) fn wants_mode(&self, mode: &str) -> bool {
         self.modes.as_ref().is_none_or(|m| m.split(',').any(|part| mode == part))
+    }
+
+    /// How a case is timed, where the command line says nothing else.
+    pub(crate) fn pace(&self, usual: Pace) -> Pace {
+        let turn =
+            Turn { warm_ms: self.warm.unwrap_or(usual.turn.warm_ms), measure_ms: self.measure.unwrap_or(usual.turn.measure_ms) };
+        Pace { rounds: self.rounds.unwrap_or(usual.rounds), turn }
+    }
+
+    /// The scripts with the peers of a suite, by title and words; none without `--peers`.
+    pub(crate) fn groups(&self, script: &str, groups: &[(&str, &[&str])]) -> Vec<Peers> {
+        let Some(folder) = &self.peers else { return Vec::new() };
+        let seconds = std::env::var("FROSTGRAPH_PEER_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60.0);
+        let start = |(title, words): &(&str, &[&str])| {
+            let python = self.python.as_deref().unwrap_or("python3");
+            let command = [python.into(), folder.join(script).into_os_string()].into_iter();
+            Peers::new(title, command.chain(words.iter().map(Into::into)).collect(), Duration::from_secs_f64(seconds))
+        };
+        groups.iter().map(start).collect()
     }
 
     fn runs(&self, suite: &str) -> bool {
@@ -112,14 +141,29 @@ pub(crate) struct Results {
     pub(crate) body: Value,
 }
 
-/// The rows that ran, from the plans of the joined cases.
+/// The rows that ran, from the plans of the cases.
 pub(crate) fn rows_of<'a>(cases: impl IntoIterator<Item = &'a Value>) -> BTreeSet<String> {
-    let modes = cases.into_iter().flat_map(|c| c["ours"].as_object().into_iter().flatten());
+    let lists = cases.into_iter().flat_map(|c| [&c["ours"], &c["forward"]]);
+    let modes = lists.flat_map(|l| l.as_object().into_iter().flatten());
     modes.filter_map(|(_, m)| m["plan"].as_str()).filter_map(|p| p.split('[').next()).map(str::to_owned).collect()
 }
 
 impl Results {
-    fn save(mut self, dir: &Path) -> Result<()> {
+    pub(crate) fn new(suite: &'static str, machine: Machine, body: Value) -> Results {
+        Results { suite, engines: BTreeSet::new(), machine, body }
+    }
+
+    /// Adds a case to a list of the body, and writes what there is so far: a run that is cut off leaves it.
+    pub(crate) fn add(&mut self, args: &Args, list: &str, case: Value) -> Result<()> {
+        self.engines.extend(rows_of([&case]));
+        if !self.body[list].is_array() {
+            self.body[list] = json!([]);
+        }
+        self.body[list].as_array_mut().into_iter().for_each(|l| l.push(case.clone()));
+        args.out.as_ref().map_or(Ok(()), |dir| self.save(dir).map(drop))
+    }
+
+    fn save(&self, dir: &Path) -> Result<PathBuf> {
         let mut digests = Map::new();
         for engine in &self.engines {
             let row =
@@ -128,7 +172,8 @@ impl Results {
                 .map_err(|e| Error::new(ErrorCode::Nvrtc, e.to_string(), "embedded sources"))?;
             digests.insert(engine.clone(), json!(digest));
         }
-        let Machine { name, arch, driver } = self.machine;
+        let Machine { name, arch, driver } = &self.machine;
+        let mut body = self.body.clone();
         for (key, value) in [
             ("suite", json!(self.suite)),
             ("engines", Value::Object(digests)),
@@ -136,16 +181,15 @@ impl Results {
             ("arch", json!(arch)),
             ("driver", json!(driver)),
         ] {
-            self.body[key] = value;
+            body[key] = value;
         }
         let short: String = name.rsplit(' ').next().unwrap_or("gpu").to_ascii_lowercase();
         let path = dir.join(format!("{short}-{}.json", self.suite));
-        let text = serde_json::to_string_pretty(&self.body).unwrap_or_default() + "\n";
+        let text = serde_json::to_string_pretty(&body).unwrap_or_default() + "\n";
         std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&path, text)).map_err(|e| {
             Error::new(ErrorCode::FileWrite, e.to_string(), "a folder that can be written").at(path.display().to_string())
         })?;
-        println!("results: {}", path.display());
-        Ok(())
+        Ok(path)
     }
 }
 
@@ -234,7 +278,7 @@ fn go(args: &Args) -> Result<()> {
             None => (suite.run)(args, Gpu::open()?, &device)?,
         };
         if let (Some(results), Some(dir)) = (results, &args.out) {
-            results.save(dir)?;
+            println!("results: {}", results.save(dir)?.display());
         }
     }
     Ok(())

@@ -1,83 +1,200 @@
-//! The peers' times, from a script that runs in the same command on the same device.
+//! The peers: scripts in processes of their own that hold what a case needs and take turns when they are asked.
+//!
+//! One line of JSON is answered by one line of JSON; `benches/peers_timing.py` is the other side and lists the questions. A script that dies
+//! or is late with an answer is ended and costs its case; the next case starts it again, [`LIVES`] times in all.
 
-use crate::Args;
-use frostgraph::{Error, ErrorCode, Result};
+use crate::rounds::Turn;
 use serde_json::{json, Map, Value};
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{channel, Receiver};
+use std::time::{Duration, Instant};
 
-/// The lines of a script in the folder of `--peers` for these cases; none without it.
-pub fn measure(args: &Args, script: &str, what: &str, cases: Vec<Value>) -> Result<Vec<Value>> {
-    args.peers.as_ref().map_or_else(|| Ok(Vec::new()), |folder| lines_of(&folder.join(script), args, what, cases))
+/// How many processes a script may use up.
+const LIVES: usize = 3;
+
+/// One script.
+pub struct Peers {
+    command: Vec<OsString>,
+    limit: Duration,
+    process: Option<Process>,
+    lives: usize,
+    /// Its peers; before it has told them, its title.
+    names: Vec<String>,
+    versions: Option<String>,
 }
 
-fn lines_of(script: &Path, args: &Args, what: &str, cases: Vec<Value>) -> Result<Vec<Value>> {
-    let fail =
-        |why: String| Error::new(ErrorCode::FileRead, why, "a script that measures the peers").at(script.display().to_string());
-    let mut child = std::process::Command::new(args.python.as_deref().unwrap_or("python3"))
-        .arg(script)
-        .arg(what)
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .map_err(|e| fail(e.to_string()))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(Value::Array(cases).to_string().as_bytes()).map_err(|e| fail(e.to_string()))?;
-    }
-    // Told as they come: a run that is cut off leaves what it had.
-    let mut found = Vec::new();
-    for line in child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
-        let line = line.map_err(|e| fail(e.to_string()))?;
-        println!("{line}");
-        found.extend(serde_json::from_str::<Value>(&line));
-    }
-    let status = child.wait().map_err(|e| fail(e.to_string()))?;
-    if !status.success() {
-        // What it told before counts; cases without a line show no peer.
-        eprintln!("{}", fail(status.to_string()));
-    }
-    Ok(found)
+struct Process {
+    child: Child,
+    stdin: ChildStdin,
+    lines: Receiver<String>,
+    greeted: bool,
 }
 
-/// Lines that speak of the machine rather than of a case.
-pub fn about(lines: &[Value]) -> Vec<&Value> {
-    lines.iter().filter(|l| l.get("peer").is_none()).collect()
+/// What a script said to a case.
+#[derive(Debug, Default)]
+pub struct Prepared {
+    /// Peers that can take turns.
+    pub able: Vec<String>,
+    /// Peers that cannot, each with its reason.
+    pub errors: Map<String, Value>,
+    /// Further facts, by peer.
+    pub notes: Map<String, Value>,
 }
 
-/// Peers of one case by name, and `ours / peer` throughput of every pair. `ms` is the key of a time, of ours and theirs alike.
-pub fn join(case: &str, ours: &Map<String, Value>, lines: &[Value], ms: &str, flops: Option<f64>) -> Value {
-    let (mut of_peers, mut ratios) = (Map::new(), Map::new());
-    for line in lines.iter().filter(|l| l["case"] == case) {
-        let Some(name) = line["peer"].as_str() else { continue };
-        let Some(time) = line[ms].as_f64() else {
-            of_peers.insert(name.into(), json!({ "error": line["error"] }));
-            continue;
-        };
-        let mut peer = json!({ ms: time });
-        if let Some(flops) = flops {
-            peer["tflops"] = json!(flops / time / 1e9);
-        }
-        of_peers.insert(name.into(), peer);
-        for (mode, result) in ours {
-            if let Some(mine) = result[ms].as_f64() {
-                ratios.insert(format!("{mode}/{name}"), json!(time / mine));
+impl Process {
+    fn start(command: &[OsString]) -> Result<Process, String> {
+        let (program, words) = command.split_first().ok_or("no program")?;
+        let mut command = Command::new(program);
+        command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| format!("{}: {e}", program.to_string_lossy()))?;
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else { return Err("no pipes".into()) };
+        let (sender, lines) = channel();
+        // Ends with the child's stdout.
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(std::result::Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Process { child, stdin, lines, greeted: false })
+    }
+
+    /// The next line that is an object.
+    fn answer(&self, limit: Duration) -> Result<Value, String> {
+        let end = Instant::now() + limit;
+        loop {
+            let rest = end.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(rest) {
+                Ok(line) => match serde_json::from_str::<Value>(&line) {
+                    Ok(value) if value.is_object() => return Ok(value),
+                    Ok(_) | Err(_) => {}
+                },
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                    return Err(format!("stopped after {} s", limit.as_secs_f64()))
+                }
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return Err("the process ended".into()),
             }
         }
     }
-    json!({ "case": case, "ours": ours, "peers": of_peers, "throughput_ratio": ratios })
+
+    fn tell(&mut self, question: &Value) -> Result<(), String> {
+        writeln!(self.stdin, "{question}").and_then(|()| self.stdin.flush()).map_err(|_| "the process ended".to_owned())
+    }
 }
 
-/// One line for a person.
-pub fn line(case: &Value, ms: &str) -> String {
-    let mut row = format!("{:<40}", case["case"].as_str().unwrap_or_default());
-    for (mode, r) in case["ours"].as_object().into_iter().flatten() {
-        match r[ms].as_f64() {
-            Some(time) => row += &format!(" | {mode} {time:.4} ms {:.0} TF/s", r["tflops"].as_f64().unwrap_or(0.0)),
-            None => row += &format!(" | {mode} {}", r["error"].as_str().unwrap_or("failed")),
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Already gone or about to be: neither failure changes anything.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Peers {
+    /// The script that `command` starts; `limit` is the time for one answer. The process begins to load what it needs at once.
+    pub fn new(title: &str, command: Vec<OsString>, limit: Duration) -> Peers {
+        let mut peers = Peers { command, limit, process: None, lives: LIVES, names: vec![title.to_owned()], versions: None };
+        // A program that cannot be started says so in every case.
+        let _ = peers.alive();
+        peers
+    }
+
+    /// Versions of what it runs, once it has told them.
+    pub fn versions(&self) -> Option<&str> {
+        self.versions.as_deref()
+    }
+
+    /// Starts the process where none is running.
+    fn alive(&mut self) -> Result<(), String> {
+        let ended = self.process.as_mut().is_some_and(|p| !matches!(p.child.try_wait(), Ok(None)));
+        if ended {
+            self.process = None;
         }
+        if self.process.is_none() {
+            self.lives = self.lives.checked_sub(1).ok_or("given up after its earlier failures")?;
+            self.process = Some(Process::start(&self.command)?);
+        }
+        Ok(())
     }
-    for (pair, r) in case["throughput_ratio"].as_object().into_iter().flatten() {
-        row += &format!(" | {pair} {:.2}x", r.as_f64().unwrap_or(0.0));
+
+    fn told(&mut self, question: &Value) -> Result<(), String> {
+        let process = self.process.as_mut().ok_or("its process has ended")?;
+        let result = process.tell(question);
+        self.kept(result)
     }
-    row
+
+    fn heard(&mut self) -> Result<Value, String> {
+        let limit = self.limit;
+        let process = self.process.as_mut().ok_or("its process has ended")?;
+        let mut result = Ok(Value::Null);
+        if !process.greeted {
+            process.greeted = true;
+            result = process.answer(limit);
+        }
+        if let Ok(greeting) = &result {
+            if let Some(ready) = greeting["ready"].as_array() {
+                self.names = ready.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+                self.versions = greeting["versions"].as_str().map(str::to_owned);
+            }
+            result = process.answer(limit);
+        }
+        self.kept(result)
+    }
+
+    /// A process that failed to answer is ended: whatever it says later would be taken for the answer to another question.
+    fn kept<T>(&mut self, result: Result<T, String>) -> Result<T, String> {
+        if result.is_err() {
+            self.process = None;
+        }
+        result
+    }
+
+    fn ask(&mut self, question: &Value) -> Result<Value, String> {
+        self.told(question)?;
+        self.heard()
+    }
+
+    /// What the script's library reaches at best, as it says it.
+    pub fn ceiling(&mut self) -> Option<Value> {
+        self.alive().and_then(|()| self.ask(&json!({ "ceiling": true }))).ok()
+    }
+
+    /// Asks the scripts to prepare a case, all at the same time.
+    pub fn prepare(groups: &mut [Peers], case: &Value) -> Vec<Prepared> {
+        let told: Vec<Result<(), String>> =
+            groups.iter_mut().map(|g| g.alive().and_then(|()| g.told(&json!({ "prepare": case })))).collect();
+        groups.iter_mut().zip(told).map(|(group, told)| group.prepared(told)).collect()
+    }
+
+    fn prepared(&mut self, told: Result<(), String>) -> Prepared {
+        let answer = told.and_then(|()| self.heard());
+        let why = match &answer {
+            Ok(answer) => answer["error"].as_str().map(str::to_owned),
+            Err(why) => Some(why.clone()),
+        };
+        let mut found = Prepared::default();
+        if let Some(why) = why {
+            found.errors = self.names.iter().map(|n| (n.clone(), json!(why))).collect();
+        } else if let Ok(answer) = answer {
+            let object = |key: &str| answer[key].as_object().cloned().unwrap_or_default();
+            found.able = answer["peers"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+            (found.errors, found.notes) = (object("errors"), object("notes"));
+        }
+        found
+    }
+
+    /// Milliseconds of a peer's turn. A process that has ended is not started again before the next case.
+    pub fn turn(&mut self, peer: &str, turn: Turn) -> Result<f64, String> {
+        let answer = self.ask(&json!({ "turn": peer, "warm_ms": turn.warm_ms, "measure_ms": turn.measure_ms }))?;
+        answer["ms"].as_f64().ok_or_else(|| answer["error"].as_str().unwrap_or("an answer without a time").to_owned())
+    }
+
+    /// Lets go of what the case needed.
+    pub fn free(&mut self) {
+        // A process that fails here has been ended, which frees as much.
+        let _ = self.ask(&json!({ "free": true }));
+    }
 }

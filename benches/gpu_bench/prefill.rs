@@ -3,15 +3,23 @@
 use crate::cases::{self, Case};
 use crate::device::{Buffers, Gpu};
 use crate::job::{self, Job};
-use crate::{peers, Args};
+use crate::peers::Peers;
+use crate::rounds::{self, Own, Pace};
+use crate::Args;
+use frostgraph::exec::Executable;
 use frostgraph::plan::{BuildOptions, Plan};
 use frostgraph::{Device, Error, ErrorCode, Result};
-use serde_json::{json, Map, Value};
+use serde_json::{json, Value};
 use std::collections::BTreeMap;
 
 pub const ENGINE: &str = "sdpa_fwd_prefill_sm80";
 /// Longer problems are not swept.
 const SWEPT_MS: f64 = 2.0;
+
+/// Whether a case is one of the short ones.
+pub fn is_short(case: &Case) -> bool {
+    cases::SHORT.iter().any(|c| c.name() == case.name())
+}
 
 pub fn wanted(args: &Args) -> Vec<Case> {
     cases::ALL.iter().chain(cases::SHORT).filter(|c| args.wants(&c.name())).copied().collect()
@@ -62,46 +70,35 @@ pub fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
     Ok(lists.into_iter().flatten().collect())
 }
 
-/// The best plan of the row and of every other row, and with `--sweep` the time of every plan of the row for problems of some milliseconds.
-fn measure(args: &Args, gpu: &Gpu, case: &Case, device: &Device) -> Result<Map<String, Value>> {
-    let mut modes = Map::new();
-    for job in jobs_of(args, case, device)? {
-        let mut result = job.timed(gpu, "fwd_ms", 100.0);
-        // Where the plans of long problems stand does not change with a few keys more.
-        if args.sweep && job.mode == "default" && result["fwd_ms"].as_f64().is_some_and(|ms| ms < SWEPT_MS) {
-            result["all_plans"] = sweep(gpu, case, device)?;
-        }
-        modes.insert(job.mode, result);
-    }
-    Ok(modes)
-}
-
 fn sweep(gpu: &Gpu, case: &Case, device: &Device) -> Result<Value> {
     let own = plans(case, device)?;
-    let exe = own[0].compile()?;
-    let buffers = Buffers::new(gpu, &exe, exe.workspace_bytes(), |o| case.stats(o))?;
-    let mut all = Map::new();
-    for plan in &own {
-        let ms = buffers.time(gpu, &plan.compile()?, 60.0)?;
-        all.insert(plan.to_string(), json!({ "fwd_ms": ms, "tflops": case.forward_flops() / ms / 1e9 }));
-    }
-    Ok(Value::Object(all))
+    let all: Vec<Executable> = own.iter().map(Plan::compile).collect::<Result<_>>()?;
+    let most = all.iter().map(Executable::workspace_bytes).max().unwrap_or(0);
+    let buffers = Buffers::new(gpu, &all[0], most, |o| case.stats(o))?;
+    let times = buffers.sweep(gpu, &all)?;
+    let told = own.iter().zip(times).map(|(plan, ms)| {
+        println!("    {plan} {ms:.4} ms");
+        (plan.to_string(), json!({ "fwd_ms": ms, "tflops": case.forward_flops() / ms / 1e9 }))
+    });
+    Ok(Value::Object(told.collect()))
 }
 
-pub fn run(args: &Args, gpu: &Gpu, device: &Device) -> Vec<Map<String, Value>> {
-    let mut ours = Vec::new();
-    for case in &wanted(args) {
-        // One case that does not fit this device's memory is a result, not the end.
-        let of_case = measure(args, gpu, case, device).unwrap_or_else(|e| failed(&e));
-        println!("{}", peers::line(&json!({ "case": case.name(), "ours": of_case }), "fwd_ms"));
-        for (plan, r) in of_case.get("default").and_then(|d| d["all_plans"].as_object()).into_iter().flatten() {
-            println!("    {plan} {:.4} ms {:.0} TF/s", r["fwd_ms"].as_f64().unwrap_or(0.0), r["tflops"].as_f64().unwrap_or(0.0));
-        }
-        ours.push(of_case);
+/// The best plan of the row and of every other row beside the peers, and with `--sweep` the time of every plan of the row for problems of some
+/// milliseconds.
+pub fn run(args: &Args, gpu: &Gpu, device: &Device, case: &Case, pace: Pace, groups: &mut [Peers]) -> Value {
+    // One case that does not fit this device's memory is a result, not the end.
+    let own = jobs_of(args, case, device).map_or_else(failed, |jobs| jobs.into_iter().map(|j| j.own(gpu)).collect());
+    let mut timed = rounds::case(&case.name(), "fwd_ms", pace, own, groups, &case.json());
+    println!("{}", rounds::line(&timed, "fwd_ms"));
+    // Where the plans of long problems stand does not change with a few keys more.
+    let default = &mut timed["ours"]["default"];
+    if args.sweep && default["fwd_ms"].as_f64().is_some_and(|ms| ms < SWEPT_MS) {
+        default["all_plans"] = sweep(gpu, case, device).unwrap_or_else(|e| json!({ "error": e.to_string() }));
     }
-    ours
+    timed
 }
 
-pub fn failed(e: &Error) -> Map<String, Value> {
-    Map::from_iter([("default".to_owned(), json!({ "error": e.to_string() }))])
+/// What could not even be planned.
+pub fn failed<'a>(e: Error) -> Vec<Own<'a>> {
+    vec![Own { name: "default".to_owned(), about: json!({ "error": e.to_string() }), flops: 0.0, turn: None }]
 }

@@ -3,13 +3,13 @@
 use crate::device::Gpu;
 use crate::job::{self, Job};
 use crate::prefill::other_rows;
-use crate::{peers, Args, Results};
+use crate::rounds::{self, Pace, Turn};
+use crate::{Args, Results};
 use frostgraph::exec::Operand;
 use frostgraph::graph::{Graph, GraphOptions, Mask, Nvfp4Qat, Nvfp4QatBackward, Tensor};
 use frostgraph::plan::{BuildOptions, Plan};
 use frostgraph::{DType, Device, Result};
-use serde_json::{json, Map, Value};
-use std::collections::BTreeSet;
+use serde_json::{json, Value};
 
 /// One attention in the specification's layout, (B, H, S, 128) contiguous.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +28,7 @@ const ALL: &[Case] = &[
 ];
 
 const D: i64 = 128;
+const PACE: Pace = Pace { rounds: 5, turn: Turn { warm_ms: 100.0, measure_ms: 60.0 } };
 
 impl Case {
     fn name(&self) -> String {
@@ -129,39 +130,27 @@ pub fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
     Ok(jobs)
 }
 
-fn timed(gpu: &Gpu, jobs: Vec<Job>, ms: &str) -> Map<String, Value> {
-    jobs.into_iter().map(|j| (j.mode.clone(), j.timed(gpu, ms, 200.0))).collect()
-}
-
 pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
-    let cases = cases(args);
-    let (mut backward, mut forward) = (Vec::new(), Vec::new());
-    for case in &cases {
-        backward.push(timed(&gpu, backward_jobs(args, case, device)?, "bwd_ms"));
-        forward.push(timed(&gpu, forward_jobs(args, case, device)?, "fwd_ms"));
-        println!("{} backward {:?} forward {:?}", case.name(), backward.last(), forward.last());
-    }
-    let machine = crate::machine(&gpu);
-    // The peer gets the device to itself.
-    drop(gpu);
-    let lines = peers::measure(args, "peers_qat.py", "bwd", cases.iter().map(Case::json).collect())?;
-    let mut joined = Vec::new();
-    for ((case, b), f) in cases.iter().zip(&backward).zip(forward) {
-        let mut line = peers::join(&case.name(), b, &lines, "bwd_ms", Some(case.flops(5)));
-        line["forward"] = Value::Object(f);
-        println!("{}", peers::line(&line, "bwd_ms"));
-        joined.push(line);
-    }
+    let pace = args.pace(PACE);
+    let mut groups = args.groups("peers_qat.py", &[("triton", &[])]);
     let body = json!({
-        "peers": peers::about(&lines),
+        "method": rounds::METHOD, "pace": pace.json(),
         "counting": "2*B*H*S*S*d for each of five (backward) or two (forward) products, halved under a causal mask",
-        "cases": joined,
+        "cases": [],
     });
-    let engines = joined_rows(&joined);
-    Ok(Some(Results { suite: "nvfp4_qat", engines, machine, body }))
-}
-
-fn joined_rows(joined: &[Value]) -> BTreeSet<String> {
-    let forward: Vec<Value> = joined.iter().map(|c| json!({ "ours": c["forward"] })).collect();
-    crate::rows_of(joined.iter().chain(&forward))
+    let mut results = Results::new("nvfp4_qat", crate::machine(&gpu), body);
+    let own = |jobs: Vec<Job>| jobs.into_iter().map(|j| j.own(&gpu)).collect::<Vec<_>>();
+    for case in cases(args) {
+        let backward = own(backward_jobs(args, &case, device)?);
+        let mut timed = rounds::case(&case.name(), "bwd_ms", pace, backward, &mut groups, &case.json());
+        println!("{}", rounds::line(&timed, "bwd_ms"));
+        // The port has no forward.
+        let forward = own(forward_jobs(args, &case, device)?);
+        let mut alone = rounds::case(&case.name(), "fwd_ms", pace, forward, &mut [], &Value::Null);
+        println!("{}", rounds::line(&alone, "fwd_ms"));
+        timed["forward"] = alone["ours"].take();
+        results.add(args, "cases", timed)?;
+    }
+    results.body["peers"] = rounds::about(&mut groups);
+    Ok(Some(results))
 }

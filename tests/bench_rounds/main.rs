@@ -1,0 +1,180 @@
+//! The benchmark's rounds and its protocol with the peers' scripts, without a GPU: fake peers speak through `benches/peers_timing.py`.
+
+#[path = "../../benches/gpu_bench/peers.rs"]
+mod peers;
+#[path = "../../benches/gpu_bench/rounds.rs"]
+mod rounds;
+
+use peers::Peers;
+use rounds::{about, alternate, case, line, Own, Pace, Turn, METHOD};
+use serde_json::{json, Value};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const PACE: Pace = Pace { rounds: 3, turn: Turn { warm_ms: 6.0, measure_ms: 4.0 } };
+/// For one answer: a start of Python on a busy machine is within it, and a test that waits for it is still quick.
+const LIMIT: Duration = Duration::from_secs(5);
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    fn log(&self, title: &str) -> PathBuf {
+        self.0.path().join(title)
+    }
+
+    /// A script with these peers.
+    fn script(&self, title: &str, names: &str) -> Peers {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let words = [
+            "python3".into(),
+            root.join("tests/bench_rounds/fake_peers.py").into_os_string(),
+            root.join("benches").into_os_string(),
+            self.log(title).into_os_string(),
+            names.into(),
+        ];
+        Peers::new(title, words.into(), LIMIT)
+    }
+
+    fn lines(&self, title: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(self.log(title)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn count(&self, title: &str, line: &str) -> usize {
+        self.lines(title).iter().filter(|l| *l == line).count()
+    }
+}
+
+/// A plan of ours that takes these milliseconds, turn by turn.
+fn own(name: &str, mut turns: Vec<f64>) -> Own<'static> {
+    turns.reverse();
+    let take = move |turn: Turn| {
+        assert_eq!(turn, PACE.turn);
+        turns.pop().ok_or_else(|| "more turns than rounds".to_owned())
+    };
+    Own { name: name.into(), about: json!({ "plan": name }), flops: 3e9, turn: Some(Box::new(take)) }
+}
+
+fn run(groups: &mut [Peers], asked: Value) -> Value {
+    case("c", "ms", PACE, vec![own("ours", vec![2.0, 2.2, 1.9])], groups, &asked)
+}
+
+/// In every second round the order is turned round, and who fails is not asked again.
+#[test]
+fn rounds_alternate() {
+    let mut order = Vec::new();
+    let outcomes = alternate(3, 3, |who| {
+        order.push(who);
+        if who == 1 && order.len() > 3 {
+            return Err("late".into());
+        }
+        Ok(who as f64 + 1.0)
+    });
+    assert_eq!(order, [0, 1, 2, 2, 1, 0, 0, 2]);
+    assert_eq!((outcomes[0].ms(), outcomes[0].spread()), (Some(1.0), Some(0.0)));
+    assert_eq!((outcomes[1].ms(), outcomes[1].error.as_deref()), (None, Some("late")));
+    assert_eq!(outcomes[2].turns, [3.0; 3]);
+    assert!(METHOD.contains("opposite order"));
+    assert_eq!(PACE.json(), json!({ "rounds": 3, "warm_ms": 6.0, "measure_ms": 4.0 }));
+}
+
+/// Two scripts and ours: medians, spreads, notes, ratios, versions, and the order of the questions.
+#[test]
+fn peers_take_turns_between_ours() {
+    let folder = Folder::new();
+    let mut groups = [folder.script("one", "a3,unable,chatty"), folder.script("two", "b4")];
+    let timed = run(&mut groups, json!({ "name": "c" }));
+    let mine = &timed["ours"]["ours"];
+    assert_eq!((&mine["ms"], &mine["turns"], &mine["plan"]), (&json!(2.0), &json!([2.0, 2.2, 1.9]), &json!("ours")));
+    assert!((mine["spread"].as_f64().expect("a spread") - 0.15).abs() < 1e-12 && mine["tflops"] == 1.5);
+    assert_eq!(
+        timed["peers"]["a3"],
+        json!({ "ms": 3.0, "turns": [3.0, 3.0, 6.0], "spread": 1.0, "tflops": 1.0, "tiles": [64, 32] })
+    );
+    assert_eq!(timed["peers"]["b4"]["ms"], 4.0);
+    // What a library writes to stdout is no answer.
+    assert_eq!(timed["peers"]["chatty"]["turns"], json!([7.0, 7.0, 14.0]));
+    assert_eq!(timed["peers"]["unable"], json!({ "error": "not this one" }));
+    assert_eq!(timed["throughput_ratio"], json!({ "ours/a3": 1.5, "ours/b4": 2.0, "ours/chatty": 3.5 }));
+    let turns = |names: [&str; 2]| names.map(|n| format!("turn {n} 6.0 4.0"));
+    let (there, back) = (turns(["a3", "chatty"]), turns(["chatty", "a3"]));
+    let expected: Vec<String> =
+        [vec!["prepare c".to_owned()], there.to_vec(), back.to_vec(), there.to_vec(), vec!["free".to_owned()]].concat();
+    assert_eq!(folder.lines("one"), expected);
+    let told = about(&mut groups);
+    assert_eq!(told, json!([{ "versions": "fake a3+unable+chatty, fake b4" }, { "ceiling": "nothing", "tflops": 1.5 }]));
+    assert!(line(&timed, "ms").contains("ours 2.0000 ms ±7.5%"), "{}", line(&timed, "ms"));
+}
+
+/// A peer that hangs costs its case only: ours, its neighbours of other scripts, and the next case are timed.
+#[test]
+fn a_hanging_peer_costs_its_case_only() {
+    let folder = Folder::new();
+    let mut groups = [folder.script("one", "a3,hanging"), folder.script("two", "b4")];
+    let began = Instant::now();
+    let timed = run(&mut groups, json!({ "name": "c" }));
+    assert!(began.elapsed() < 2 * LIMIT + LIMIT, "{:?}", began.elapsed());
+    assert_eq!(timed["peers"]["hanging"], json!({ "tiles": [64, 32], "error": "stopped after 5 s" }));
+    // It had one turn, and lost its process with the neighbour.
+    assert_eq!(timed["peers"]["a3"]["error"], "its process has ended");
+    assert_eq!((&timed["peers"]["b4"]["ms"], &timed["ours"]["ours"]["ms"]), (&json!(4.0), &json!(2.0)));
+    let next = Peers::prepare(&mut groups, &json!({ "name": "next" }));
+    assert_eq!(next[0].able, ["a3", "hanging"]);
+    assert_eq!(folder.lines("one"), ["prepare c", "turn a3 6.0 4.0", "turn hanging 6.0 4.0", "prepare next"]);
+    assert_eq!(folder.count("two", "free"), 1);
+}
+
+/// A peer that fails is out of its case, with the first line of its reason; the process stays and the others go on.
+#[test]
+fn an_erring_peer_is_a_result() {
+    let folder = Folder::new();
+    let mut groups = [folder.script("one", "erring,a3")];
+    let timed = run(&mut groups, json!({ "name": "c" }));
+    assert_eq!(timed["peers"]["erring"]["error"], "the second turn");
+    assert!(timed["peers"]["erring"]["ms"].is_null());
+    assert_eq!(timed["peers"]["a3"]["turns"], json!([3.0, 3.0, 6.0]));
+    assert_eq!(folder.count("one", "turn erring 6.0 4.0"), 2);
+    let refused = Peers::prepare(&mut groups, &json!({ "name": "odd", "refuse": true }));
+    assert_eq!(refused[0].errors["a3"], "no such case");
+    assert_eq!(Peers::prepare(&mut groups, &json!({ "name": "next" }))[0].able, ["erring", "a3"]);
+}
+
+/// A process that ends, by itself or because its device is unusable, is started again for the next case, but not for ever.
+#[test]
+fn a_dying_peer_is_started_again_and_at_last_given_up() {
+    let folder = Folder::new();
+    let mut groups = [folder.script("one", "breaking,dying")];
+    let timed = run(&mut groups, json!({ "name": "first" }));
+    assert_eq!(timed["peers"]["breaking"]["error"], "an illegal address");
+    assert!(["the process ended", "its process has ended"].map(Value::from).contains(&timed["peers"]["dying"]["error"]));
+    let died = Peers::prepare(&mut groups, &json!({ "name": "second", "die": true }));
+    assert_eq!(
+        (&died[0].errors["breaking"], &died[0].errors["dying"]),
+        (&json!("the process ended"), &json!("the process ended"))
+    );
+    let hung = Peers::prepare(&mut groups, &json!({ "name": "third", "hang": true }));
+    assert_eq!(hung[0].errors["dying"], "stopped after 5 s");
+    let last = Peers::prepare(&mut groups, &json!({ "name": "fourth" }));
+    assert_eq!(last[0].errors["dying"], "given up after its earlier failures");
+    assert_eq!(folder.lines("one").iter().filter(|l| l.starts_with("prepare")).count(), 3);
+}
+
+/// A script that offers nothing has no peers; one that cannot be started says so under its title; ours are timed beside both.
+#[test]
+fn nothing_to_offer_and_nothing_to_start() {
+    let folder = Folder::new();
+    let absent = Peers::new("absent", vec![folder.log("no such program").into_os_string()], LIMIT);
+    let mut groups = [folder.script("none", ""), absent];
+    let timed = run(&mut groups, json!({ "name": "c" }));
+    assert_eq!(timed["ours"]["ours"]["ms"], 2.0);
+    let peers = timed["peers"].as_object().expect("an object");
+    assert_eq!(peers.keys().collect::<Vec<_>>(), ["absent"]);
+    assert!(peers["absent"]["error"].as_str().is_some_and(|e| e.contains("no such program")), "{peers:?}");
+    let failed = Own { name: "ours".into(), about: json!({ "error": "E_NO_PLAN" }), flops: 0.0, turn: None };
+    let alone = case("c", "ms", PACE, vec![failed], &mut [], &Value::Null);
+    assert_eq!(alone, json!({ "case": "c", "ours": { "ours": { "error": "E_NO_PLAN" } }, "peers": {}, "throughput_ratio": {} }));
+}
