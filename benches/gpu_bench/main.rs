@@ -1,13 +1,15 @@
 //! Our rows on a GPU beside their peers: both take turns within every case (see `rounds`), event-timed, L2 overwritten before each launch.
 //!
 //! ```text
-//! gpu_bench [--suite sdpa_bwd|sdpa_fwd|nvfp4_qat|grouped_gemm|crossover] [--only SUBSTRING,..] [--modes MODE,..] [--peers benches] [--python python3]
-//!           [--rounds N] [--warm MS] [--measure MS] [--out DIR] [--host | --no-host] [--sweep] [--bundle FILE] [--once | --limits FILE | --metrics]
+//! gpu_bench [--suite sdpa_bwd|sdpa_fwd|nvfp4_qat|grouped_gemm|crossover] [--only SUBSTRING,..] [--modes MODE,..] [--peers benches]
+//!           [--python python3] [--rounds N] [--warm MS] [--measure MS] [--out DIR] [--host | --no-host] [--sweep]
+//!           [--bundle FILE] [--once | --limits FILE | --metrics]
 //! ```
-//! Without `--suite` every suite but `crossover` runs. `--peers` is the folder with the peers' scripts (see `peers`); `--rounds`, `--warm` and `--measure` change how
-//! a case is timed; `--out` writes DIR/<gpu>-<suite>.json; `--modes` keeps the plans of these names; `--host` measures host costs alone and `--no-host` leaves them
-//! out; `--sweep` times the forward's other plans too; `--bundle` compiles the kernels of the suites for an H200 into FILE and ends; `--once`
-//! launches every plan once and `--limits` reads what a profiler counted then (see `limits`). Without a GPU it says so and exits with 0.
+//! Without `--suite` every suite but `crossover` runs. `--peers` is the folder with the peers' scripts (see `peers`); `--modes` keeps the
+//! plans of these names; `--rounds`, `--warm` and `--measure` change how a case is timed; `--out` writes DIR/<gpu>-<suite>.json, anew after
+//! every case; `--host` measures host costs alone and `--no-host` leaves them out; `--sweep` times the forward's other plans too; `--bundle`
+//! compiles the kernels of the suites for an H200 into FILE and ends; `--once` launches every plan once and `--limits` reads what a profiler
+//! counted then (see `limits`). Without a GPU it says so and exits with 0.
 
 mod backward;
 mod cases;
