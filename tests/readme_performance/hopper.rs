@@ -1,6 +1,6 @@
 //! The wgmma rows of both attention passes: beside the better of cuDNN and FlashAttention-4 of the same run, and what limits them.
 
-use crate::{list, machine, number, text};
+use crate::{list, machine, number, steadiness, text};
 use serde_json::Value;
 
 /// cuDNN through PyTorch and through its own graphs: the faster one counts.
@@ -47,10 +47,11 @@ const NOTE: &str = "\"Over\": the better peer's time by ours. Tensor pipe: share
 /// Default and deterministic.
 pub fn backward(results: &Value, limits: Option<&Value>) -> String {
     let mut out = format!(
-        "SDPA backward on wgmma (`sdpa_bwd_sm90`), {}. {NOTE}\n\n\
+        "SDPA backward on wgmma (`sdpa_bwd_sm90`), {}. {NOTE}{}\n\n\
          | case | ms | cuDNN ms | FA4 ms | over | TFLOP/s | deterministic ms | cuDNN ms | FA4 ms | over | {LIMITS} |\n\
          |---|---|---|---|---|---|---|---|---|---|---|---|\n",
         machine(results),
+        steadiness(results),
     );
     for case in list(results, "cases") {
         out += &format!(
@@ -68,9 +69,10 @@ pub fn backward(results: &Value, limits: Option<&Value>) -> String {
 /// With Stats.
 pub fn forward(results: &Value, limits: Option<&Value>) -> String {
     let mut out = format!(
-        "\nSDPA forward with Stats on wgmma (`sdpa_fwd_prefill_sm90`), {}.\n\n\
+        "\nSDPA forward with Stats on wgmma (`sdpa_fwd_prefill_sm90`), {}.{}\n\n\
          | case | ms | cuDNN ms | FA4 ms | over | TFLOP/s | {LIMITS} |\n|---|---|---|---|---|---|---|---|\n",
         machine(results),
+        steadiness(results),
     );
     for case in list(results, "cases") {
         out += &format!(

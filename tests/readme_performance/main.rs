@@ -44,6 +44,23 @@ fn machine(results: &Value) -> String {
     )
 }
 
+/// How far the turns of one plan or peer are apart in these results (`spread`); nothing where none took turns.
+fn steadiness(results: &Value) -> String {
+    let cases = ["cases", "decode"].into_iter().flat_map(|key| results[key].as_array().into_iter().flatten());
+    let lists = cases.flat_map(|c| [&c["ours"], &c["peers"], &c["forward"]]);
+    let all = lists.flat_map(|l| l.as_object().into_iter().flatten());
+    let mut spreads: Vec<f64> = all.filter_map(|(_, r)| r["spread"].as_f64()).collect();
+    spreads.sort_by(f64::total_cmp);
+    let Some(most) = spreads.last() else { return String::new() };
+    let share = |n: usize, of: usize| 100.0 * spreads[spreads.len() * n / of];
+    format!(
+        " Turns of one\nplan or peer are {:.1} % apart in the median, {:.1} % or less in nine of ten, {:.0} % at most.",
+        share(1, 2),
+        share(9, 10),
+        100.0 * most
+    )
+}
+
 /// One row per case: milliseconds of the whole chain and the throughput over each peer's in the same run.
 fn backward(results: &Value) -> String {
     let mut out = format!(
@@ -114,10 +131,11 @@ fn forward(results: &Value) -> String {
 fn qat(results: &Value) -> String {
     let mut out = format!(
         "\nNVFP4 QAT, {}, whose conversion to E2M1 is replaced by arithmetic and which takes the fastest of four sets of\n\
-         tiles; it is launched on a GPU that it does not support. The port has no forward.\n\n\
+         tiles; it is launched on a GPU that it does not support. The port has no forward.{}\n\n\
          | case | the port ms | backward by wgmma ms | TFLOP/s | over the port | by mma.sync ms | over the port | forward by wgmma ms | TFLOP/s | by mma.sync ms |\n\
          |---|---|---|---|---|---|---|---|---|---|\n",
         machine(results),
+        steadiness(results),
     );
     for case in list(results, "cases") {
         let (ours, ratio, forward) = (&case["ours"], &case["throughput_ratio"], &case["forward"]);
