@@ -1,7 +1,7 @@
 //! One timed run: a plan of a case with its inputs, and what can be done with it: time it, launch it once.
 
 use crate::device::{Buffers, Gpu};
-use crate::rounds::Own;
+use crate::rounds::{Own, Take};
 use crate::Args;
 use frostgraph::engines::Step;
 use frostgraph::exec::{Executable, Operand};
@@ -33,7 +33,7 @@ impl Job {
     /// Compiled, with its buffers filled, to take turns; what fails is a result.
     pub fn own(self, gpu: &Gpu) -> Own<'_> {
         let plan = self.plan.to_string();
-        let (about, turn): (_, Option<Box<dyn FnMut(_) -> _>>) = match self.ready(gpu) {
+        let (about, turn): (_, Option<Take>) = match self.ready(gpu) {
             Ok((exe, buffers)) => (
                 json!({ "plan": plan, "workspace_bytes": exe.workspace_bytes() }),
                 Some(Box::new(move |turn| buffers.turn(gpu, &exe, turn).map_err(|e| e.to_string()))),

@@ -34,6 +34,9 @@ pub const METHOD: &str = "every plan of ours and every peer of a case holds its 
                           launches, the L2 cache overwritten before each) and counts the median launch; a time is the median of the turns, \
                           `turns` lists them in order, `spread` is (largest - smallest) / median; ratios are of these times";
 
+/// Milliseconds of a turn, or why there are none.
+pub type Take<'a> = Box<dyn FnMut(Turn) -> Result<f64, String> + 'a>;
+
 /// One plan of ours.
 pub struct Own<'a> {
     pub name: String,
@@ -42,7 +45,7 @@ pub struct Own<'a> {
     /// Operations that count.
     pub flops: f64,
     /// Takes a turn; absent where it could not be prepared.
-    pub turn: Option<Box<dyn FnMut(Turn) -> Result<f64, String> + 'a>>,
+    pub turn: Option<Take<'a>>,
 }
 
 /// What one that took part has shown.
