@@ -11,7 +11,7 @@ pub struct Args {
     pub workers: Option<usize>,
     pub evidence: Option<PathBuf>,
     pub bundle: Option<PathBuf>,
-    /// Only the cases of this row, and no specials.
+    /// Only the cases and specials of this row.
     pub engine: Option<String>,
 }
 

@@ -1,8 +1,10 @@
 //! Rule S7: batch entries, tokens, sequences or pages so far apart that an index or a product in 32 bits lands somewhere else. Everything between them is
 //! NaN, the wrapped places included, so a narrowed read poisons the result and a narrowed write is seen.
 
-use crate::build::{graph, offsets, DK, DQ, DV, D_O, K, O, Q, RAG_KV, RAG_Q, STATS, V};
-use crate::cases::{Case, Fwd, Lens, MaskKind, Pages, BWD, BWD_SM90, DECODE};
+use crate::build::{graph, offsets, DK, DQ, DV, D_O, HIGH, K, O, Q, RAG_KV, RAG_Q, STATS, V};
+use crate::cases::{
+    Case, Fwd, Lens, MaskKind, Pages, BWD, BWD_SM90, DECODE, HOPPER, QAT_BWD, QAT_BWD_SM90, QAT_FWD, QAT_FWD_SM90,
+};
 use crate::judge::judge;
 use crate::problem::{ints, port_of, prepare, Prepared, POISON};
 use crate::rng::Rng;
@@ -15,7 +17,7 @@ use frostgraph::{DType, Device, Error, ErrorCode, Result};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-const FAR: [i64; 9] = [Q, K, V, O, D_O, STATS, DQ, DK, DV];
+const FAR: [i64; 10] = [Q, K, V, O, D_O, STATS, DQ, DK, DV, HIGH];
 
 /// What lies far apart, by name.
 #[derive(Debug, Clone, Copy)]
@@ -119,10 +121,29 @@ impl Far {
     }
 }
 
+/// Head dims of far problems beside those of [`small`]: one for each kind of tiles that the row has.
+pub fn further_dims(engine: &str) -> &'static [(i64, i64)] {
+    match engine {
+        BWD_SM90 => &[(128, 128), (192, 128), (192, 192), (256, 256)],
+        HOPPER => &[(128, 128), (192, 128), (256, 256)],
+        QAT_FWD | QAT_FWD_SM90 | QAT_BWD | QAT_BWD_SM90 => &[(128, 128)],
+        _ => &[],
+    }
+}
+
+/// [`check_at`] with each of the further head dims.
+pub fn check_further(gpu: &Gpu, engine: &'static str, seed: u64, far: Far, dtype: DType) -> Result<()> {
+    further_dims(engine).iter().try_for_each(|&d| check_at(gpu, &mut Rng(seed), engine, far, dtype, d))
+}
+
 /// The far problems of an engine can be planned: no GPU needed.
 pub fn check_planned(engine: &'static str, device: &Device) -> Result<()> {
     for far in problems(engine) {
-        far.plan(&far.case(engine, DType::BF16), device)?.lower()?;
+        let case = far.case(engine, DType::BF16);
+        far.plan(&case, device)?.lower()?;
+        for &(d_qk, d_v) in further_dims(engine) {
+            far.plan(&Case { d_qk, d_v, ..case.clone() }, device)?.lower()?;
+        }
     }
     Ok(())
 }
@@ -133,15 +154,23 @@ pub fn problems(engine: &'static str) -> Vec<Far> {
     match engine {
         // Two entries of nine tensors would not fit a device of 139 GiB.
         BWD | BWD_SM90 => {}
+        // No packed sequences.
+        QAT_FWD | QAT_FWD_SM90 | QAT_BWD | QAT_BWD_SM90 => list.push(Far::Batches(2, (1 << 32) + (1 << 10))),
         DECODE => list.extend([Far::Batches(2, (1 << 32) + (1 << 10)), Far::Pages((1 << 30) + (1 << 10))]),
         _ => list.extend([Far::Batches(2, (1 << 32) + (1 << 10)), Far::Sequences(1 << 18), Far::Sequences((1 << 19) + 5)]),
     }
     list
 }
 
-/// Runs the problem and compares it with the oracle. The blocks of each operand are contiguous and in order where the strides are ordinary.
+/// As [`check_at`] with the problem's own head dims.
 pub fn check(gpu: &Gpu, rng: &mut Rng, engine: &'static str, far: Far, dtype: DType) -> Result<()> {
-    let case = far.case(engine, dtype);
+    let Case { d_qk, d_v, .. } = far.case(engine, dtype);
+    check_at(gpu, rng, engine, far, dtype, (d_qk, d_v))
+}
+
+/// Runs the problem and compares it with the oracle. The blocks of each operand are contiguous and in order where the strides are ordinary.
+fn check_at(gpu: &Gpu, rng: &mut Rng, engine: &'static str, far: Far, dtype: DType, (d_qk, d_v): (i64, i64)) -> Result<()> {
+    let case = Case { d_qk, d_v, ..far.case(engine, dtype) };
     // The same values with ordinary strides give the expected results and the blocks to copy.
     let near = graph(&case)?.build_with(&gpu.planned, &BuildOptions::all_engines())?;
     let prepared = prepare(&case, near.nodes()[0].facts(), rng.next())?;

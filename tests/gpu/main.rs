@@ -12,7 +12,7 @@
 //! gpu cpu STEP                     every STEP-th case on the CPU engine: a test of this program itself
 //! gpu compile sm_90a,.. FILE [FROM TO]    every kernel of the lists (of these cases of one suite), ahead of time, without a GPU
 //! options: --suite sdpa_bwd|sdpa_fwd|qat_fwd|qat_bwd (default: all; numbers count in sdpa_bwd), --seed N (default: random, printed),
-//!          --workers N, --bundle FILE, --engine ROW (all, cases, compile: the cases of one row alone, without specials)
+//!          --workers N, --bundle FILE, --engine ROW (all, cases, specials, compile: the cases and specials of one row alone)
 //! ```
 //!
 //! A suite whose rows are not in MANIFEST has no eligible case and runs nothing. Exit code 0 when nothing failed, 1 otherwise, 2 for
@@ -83,7 +83,7 @@ fn on_cpu(suite: Suite, step: usize, seed: u64) -> Result<()> {
 fn list(suite: Suite) {
     let name = suite.name();
     suite.cases().iter().enumerate().for_each(|(i, c)| println!("{name} {i} {c}"));
-    suite.specials().iter().enumerate().for_each(|(i, s)| println!("{name} special {i}: {}", s.0));
+    suite.specials().iter().enumerate().for_each(|(i, s)| println!("{name} special {i}: {} ({})", s.name, s.engine));
 }
 
 fn number(w: &str) -> usize {
@@ -93,7 +93,7 @@ fn number(w: &str) -> usize {
 /// One command on one suite.
 fn one(args: &Args, suite: Suite, words: &[&str]) -> Result<bool> {
     let listing = suite.check_list()?;
-    let (cases, specials) = (suite.cases(), || (0..suite.specials().len()).map(move |i| Item::Special(suite, i)));
+    let cases = suite.cases();
     if words == ["check"] {
         print_declined(suite, &listing);
         return Ok(true);
@@ -104,7 +104,7 @@ fn one(args: &Args, suite: Suite, words: &[&str]) -> Result<bool> {
             "{}: SKIPPED, NOT TESTED: no CUDA device. {} cases were planned, none of them ran, nor did the {} specials.",
             suite.name(),
             listing.features.len(),
-            specials().count()
+            suite.specials().len()
         );
         return Ok(true);
     }
@@ -113,16 +113,17 @@ fn one(args: &Args, suite: Suite, words: &[&str]) -> Result<bool> {
         return Ok(true);
     }
     // Declined cases are counted by reason, not run.
-    let wanted = |i: &usize| args.engine.as_deref().is_none_or(|e| cases[*i].engine == e);
+    let wanted = |i: &usize| args.engine.as_deref().is_none_or(|e| e == cases[*i].engine);
     let eligible = |from: usize, to: usize| {
         listing.features.range(from..to.max(from)).filter(|(i, _)| wanted(i)).map(|(&i, _)| Item::Case(suite, i))
     };
+    let numbers = suite.specials_of(args.engine.as_deref(), CudaDevice::open(0)?.target());
+    let specials = || numbers.iter().map(|&i| Item::Special(suite, i));
     match *words {
-        ["all"] if args.engine.is_some() => {
-            let part = format!("_{}", args.engine.as_deref().unwrap_or_default());
-            run(args, &eligible(0, cases.len()).collect::<Vec<_>>(), suite, &part, &listing)
+        ["all"] => {
+            let part = args.engine.as_deref().map_or(String::new(), |e| format!("_{e}"));
+            run(args, &eligible(0, cases.len()).chain(specials()).collect::<Vec<_>>(), suite, &part, &listing)
         }
-        ["all"] => run(args, &eligible(0, cases.len()).chain(specials()).collect::<Vec<_>>(), suite, "", &listing),
         ["cases", from, to] => run(args, &eligible(number(from), number(to)).collect::<Vec<_>>(), suite, "_part", &listing),
         ["specials"] => run(args, &specials().collect::<Vec<_>>(), suite, "_special", &listing),
         ["special", n] if number(n) < suite.specials().len() => {

@@ -80,8 +80,10 @@ pub fn run(args: &Args, items: &[Item], suite: Suite, part: &str, listing: &List
         items.len()
     );
     print_declined(suite, listing);
-    // Specials disturb each other's timing and take much memory: one at a time, after the cases.
-    let (specials, listed): (Vec<Item>, Vec<Item>) = items.iter().partition(|i| matches!(i, Item::Special(..)));
+    // Some specials need the device for themselves: one at a time, after everything else. The others take longer than a case and begin first.
+    let alone = |i: &Item| matches!(i, Item::Special(s, n) if s.specials()[*n].alone());
+    let (specials, mut listed): (Vec<Item>, Vec<Item>) = items.iter().partition(|i| alone(i));
+    listed.sort_by_key(|i| matches!(i, Item::Case(..)));
     let mut verdicts = work::run_all(&listed, workers, seed, true);
     verdicts.extend(work::run_all(&specials, 1, seed, true));
     let all = suite.cases();
@@ -95,7 +97,11 @@ pub fn run(args: &Args, items: &[Item], suite: Suite, part: &str, listing: &List
                 }
                 (group(&all[*i]), format!("case {i} ({})", all[*i]))
             }
-            Item::Special(_, i) => (suite.specials()[*i].0.to_owned(), format!("special {i} ({})", suite.specials()[*i].0)),
+            Item::Special(_, i) => {
+                let special = &suite.specials()[*i];
+                results.push((special.engine, vec!["special".to_owned()], verdict));
+                (special.name.to_owned(), format!("special {i} ({})", special.name))
+            }
         };
         table.entry(name).or_default().add(verdict);
         if let Verdict::Failed(why) = verdict {

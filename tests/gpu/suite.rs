@@ -6,7 +6,7 @@ use crate::cases::{
 use crate::plan::{plan, Planned};
 use crate::special::{self, Special};
 use crate::{evidence, far};
-use frostgraph::engines::{row_by_name, Caps, DeclineCode, Feature};
+use frostgraph::engines::{row_by_name, Caps, DeclineCode, Feature, Target};
 use frostgraph::{Device, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,8 +63,9 @@ impl Suite {
     /// Cases that stand for those of the specials.
     fn samples(self) -> Vec<Case> {
         match self {
-            // Its specials take small variations of what the list has.
-            Suite::Bwd | Suite::QatFwd | Suite::QatBwd => Vec::new(),
+            // Their specials take small variations of what the list has.
+            Suite::QatFwd | Suite::QatBwd => Vec::new(),
+            Suite::Bwd => special::backward::samples(),
             Suite::Fwd => special::forward::samples(),
         }
     }
@@ -77,6 +78,13 @@ impl Suite {
             Suite::QatFwd => &[QAT_FWD, QAT_FWD_SM90],
             Suite::QatBwd => &[QAT_BWD, QAT_BWD_SM90],
         }
+    }
+
+    /// Numbers of the specials of the rows that the device has, of the named row alone where there is one.
+    pub fn specials_of(self, engine: Option<&str>, target: &Target) -> Vec<usize> {
+        let runs = |special: &Special| row_by_name(special.engine).is_some_and(|row| row.caps.arch().serves(target));
+        let list = self.specials();
+        (0..list.len()).filter(|&i| runs(&list[i]) && engine.is_none_or(|e| e == list[i].engine)).collect()
     }
 
     /// Whether every row under test exists.
@@ -127,8 +135,10 @@ impl Suite {
                     unasked.push(format!("a special's case ({case}): {why}"));
                 }
             }
-            if !matches!(self, Suite::QatFwd | Suite::QatBwd) {
-                self.engines().iter().try_for_each(|e| far::check_planned(e, &device))?;
+            self.engines().iter().try_for_each(|e| far::check_planned(e, &device))?;
+            for engine in self.engines() {
+                let unshown = special::missing(engine, self.specials());
+                assert!(unshown.is_empty(), "no special of {engine} shows {unshown:?}");
             }
             self.engines().iter().for_each(|e| self.claims(e, &listing));
             let (least, most) = self.bounds();

@@ -82,7 +82,10 @@ fn evaluate(gpu: &Gpu, item: Item, seed: u64) -> Verdict {
                 Outcome::Skipped(why) => Verdict::Skipped(why),
             })
         }
-        Item::Special(suite, i) => (suite.specials()[i].1)(gpu, seed).map(|()| Verdict::Passed(0.0)),
+        Item::Special(suite, i) => {
+            let special = &suite.specials()[i];
+            (special.run)(gpu, special.engine, seed).map(|()| Verdict::Passed(0.0))
+        }
     };
     result.unwrap_or_else(|e| if e.help == "skip" { Verdict::Skipped(e.given.clone()) } else { Verdict::Failed(e.to_string()) })
 }

@@ -2,11 +2,14 @@
 //! The behaviours are here, over any case; each suite lists the ones it is asked for.
 
 pub mod backward;
+mod behaviour;
 mod codec;
 mod faults;
 pub mod forward;
 mod life;
 pub mod qat;
+
+pub use behaviour::{missing, of, Shows, Special};
 
 use crate::cases::Case;
 use crate::problem::prepare;
@@ -14,9 +17,6 @@ use crate::run::{ready, Gpu, Ready};
 use frostgraph::engines::launch::{Arg, KernelSpec, Launch, LaunchPlan, Step};
 use frostgraph::runtime::{CudaDevice, CudaStream, DeviceRange, Program};
 use frostgraph::{Error, ErrorCode, Result};
-
-/// By name; each runs in a process of its own.
-pub type Special = (&'static str, fn(&Gpu, u64) -> Result<()>);
 
 pub fn failed(given: impl Into<String>, expected: impl Into<String>) -> Error {
     Error::new(ErrorCode::CheckFailed, given, expected)

@@ -1,11 +1,12 @@
 //! Specials of NVFP4 QAT.
 
-use super::{codec, failed, faults, fifty_runs, life, must, replays, Special};
+use super::{codec, failed, faults, fifty_runs, life, must, of, replays, Shows, Special};
 use crate::build::{DV, D_O, HIGH, K, O, Q, STATS, V};
 use crate::cases::{Case, Layout, Lens, MaskKind, QAT_BWD, QAT_BWD_SM90, QAT_FWD, QAT_FWD_SM90};
+use crate::far::{check, check_further, Far};
+use crate::rng::Rng;
 use crate::run::Gpu;
-use frostgraph::engines::Target;
-use frostgraph::Result;
+use frostgraph::{DType, Result};
 
 /// The specification's geometry, which the specials vary.
 fn plain(engine: &'static str) -> Case {
@@ -18,58 +19,92 @@ fn big(engine: &'static str, deterministic: bool) -> Case {
 }
 
 pub const FORWARD: &[Special] = &[
-    ("determinism: 50 runs, idle and beside a busy stream", |g, s| fifty_runs(g, &[plain(QAT_FWD), big(QAT_FWD, false)], s)),
-    ("capture, replay with other inputs and newly dead rows", |g, s| capture(g, QAT_FWD, s)),
-    ("Hopper row: determinism, capture, streams, workspace faults", hopper),
-    ("work goes to the caller's stream alone (report 126)", |g, s| life::streams(g, &plain(QAT_FWD), s)),
-    ("two threads, one executable", |g, s| life::threads(g, &plain(QAT_FWD), s)),
-    ("workspace faults leave the device usable (report 125)", |g, s| faults::workspace_faults(g, &plain(QAT_FWD), s)),
-    ("misaligned operands are typed errors (report 45)", |g, s| faults::misaligned(g, &plain(QAT_FWD), [Q, O, HIGH], s)),
-    ("execute allocates nothing on the host (I5)", |g, s| faults::allocations(g, &[plain(QAT_FWD)], s)),
+    of(QAT_FWD, Shows::FiftyRuns, "determinism: 50 runs, idle and beside a busy stream", fifty_forward),
+    of(QAT_FWD, Shows::Replay, "capture, replay with other inputs and newly dead rows", capture),
+    of(QAT_FWD, Shows::Streams, "work goes to the caller's stream alone (report 126)", streams),
+    of(QAT_FWD, Shows::Threads, "two threads, one executable", threads),
+    of(QAT_FWD, Shows::Workspace, "workspace faults leave the device usable (report 125)", workspace),
+    of(QAT_FWD, Shows::Misaligned, "misaligned operands are typed errors (report 45)", misaligned_forward),
+    of(QAT_FWD, Shows::Allocations, "execute allocates nothing on the host (I5)", allocations),
+    of(QAT_FWD, Shows::Devices, "device 0, device 1, device 0 (reports 113, 128)", devices),
+    of(QAT_FWD, Shows::Far, "batch offsets and strides above 2^32 elements, far tokens (rule S7, report 23)", far),
+    of(QAT_FWD_SM90, Shows::FiftyRuns, "Hopper: determinism: 50 runs, idle and beside a busy stream", fifty_forward),
+    of(QAT_FWD_SM90, Shows::Replay, "Hopper: capture, replay with other inputs and newly dead rows", capture),
+    of(QAT_FWD_SM90, Shows::Streams, "Hopper: work goes to the caller's stream alone (report 126)", streams),
+    of(QAT_FWD_SM90, Shows::Threads, "Hopper: two threads, one executable", threads),
+    of(QAT_FWD_SM90, Shows::Workspace, "Hopper: workspace faults leave the device usable (report 125)", workspace),
+    of(QAT_FWD_SM90, Shows::Misaligned, "Hopper: misaligned operands are typed errors (report 45)", misaligned_forward),
+    of(QAT_FWD_SM90, Shows::Allocations, "Hopper: execute allocates nothing on the host (I5)", allocations),
+    of(QAT_FWD_SM90, Shows::Devices, "Hopper: device 0, device 1, device 0 (reports 113, 128)", devices),
+    of(QAT_FWD_SM90, Shows::Far, "Hopper: batch offsets and strides above 2^32 elements, far tokens (rule S7, report 23)", far),
 ];
 
 pub const BACKWARD: &[Special] = &[
-    ("determinism: 50 runs, idle and beside a busy stream", |g, s| fifty_runs(g, &[big(QAT_BWD, true)], s)),
-    ("capture, replay with other inputs and newly dead rows", |g, s| capture(g, QAT_BWD, s)),
-    ("work goes to the caller's stream alone (report 126)", |g, s| life::streams(g, &plain(QAT_BWD), s)),
-    ("two threads, one executable", |g, s| life::threads(g, &plain(QAT_BWD), s)),
-    ("workspace faults leave the device usable (report 125)", |g, s| faults::workspace_faults(g, &plain(QAT_BWD), s)),
-    ("misaligned operands are typed errors (report 45)", |g, s| faults::misaligned(g, &plain(QAT_BWD), [Q, D_O, DV], s)),
-    ("execute allocates nothing on the host (I5)", |g, s| faults::allocations(g, &[plain(QAT_BWD)], s)),
-    ("the GPU's forward feeds the GPU's backward", |g, s| pair(g, QAT_FWD, QAT_BWD, s)),
-    ("NVFP4 conversions: equal bits in CUDA and in Rust", codec::nvfp4_bits),
-    ("Hopper row: determinism, capture, streams, threads, faults, forward to backward", hopper_backward),
+    of(QAT_BWD, Shows::FiftyRuns, "determinism: 50 runs, idle and beside a busy stream", fifty_backward),
+    of(QAT_BWD, Shows::Replay, "capture, replay with other inputs and newly dead rows", capture),
+    of(QAT_BWD, Shows::Streams, "work goes to the caller's stream alone (report 126)", streams),
+    of(QAT_BWD, Shows::Threads, "two threads, one executable", threads),
+    of(QAT_BWD, Shows::Workspace, "workspace faults leave the device usable (report 125)", workspace),
+    of(QAT_BWD, Shows::Misaligned, "misaligned operands are typed errors (report 45)", misaligned_backward),
+    of(QAT_BWD, Shows::Allocations, "execute allocates nothing on the host (I5)", allocations),
+    of(QAT_BWD, Shows::Other, "the GPU's forward feeds the GPU's backward", |g, e, s| pair(g, QAT_FWD, e, s)),
+    of(QAT_BWD, Shows::Other, "NVFP4 conversions: equal bits in CUDA and in Rust", |g, _, s| codec::nvfp4_bits(g, s)),
+    of(QAT_BWD, Shows::Devices, "device 0, device 1, device 0 (reports 113, 128)", devices),
+    of(QAT_BWD, Shows::Far, "batch offsets and strides above 2^32 elements, far tokens (rule S7, report 23)", far),
+    of(QAT_BWD_SM90, Shows::FiftyRuns, "Hopper: determinism: 50 runs, idle and beside a busy stream", fifty_backward),
+    of(QAT_BWD_SM90, Shows::Replay, "Hopper: capture, replay with other inputs and newly dead rows", capture),
+    of(QAT_BWD_SM90, Shows::Streams, "Hopper: work goes to the caller's stream alone (report 126)", streams),
+    of(QAT_BWD_SM90, Shows::Threads, "Hopper: two threads, one executable", threads),
+    of(QAT_BWD_SM90, Shows::Workspace, "Hopper: workspace faults leave the device usable (report 125)", workspace),
+    of(QAT_BWD_SM90, Shows::Misaligned, "Hopper: misaligned operands are typed errors (report 45)", misaligned_backward),
+    of(QAT_BWD_SM90, Shows::Allocations, "Hopper: execute allocates nothing on the host (I5)", allocations),
+    of(QAT_BWD_SM90, Shows::Other, "Hopper: the GPU's forward feeds the GPU's backward", |g, e, s| pair(g, QAT_FWD_SM90, e, s)),
+    of(QAT_BWD_SM90, Shows::Devices, "Hopper: device 0, device 1, device 0 (reports 113, 128)", devices),
+    of(QAT_BWD_SM90, Shows::Far, "Hopper: batch offsets and strides above 2^32 elements, far tokens (rule S7, report 23)", far),
 ];
 
-fn on_hopper(gpu: &Gpu) -> bool {
-    matches!(gpu.device.target(), Target::Cuda { cc: 90, .. })
+fn fifty_forward(gpu: &Gpu, engine: &'static str, seed: u64) -> Result<()> {
+    fifty_runs(gpu, &[plain(engine), big(engine, false)], seed)
 }
 
-/// What the list above asks of the portable row, where the device has the other one.
-fn hopper(gpu: &Gpu, seed: u64) -> Result<()> {
-    if !on_hopper(gpu) {
-        return Ok(());
-    }
-    fifty_runs(gpu, &[plain(QAT_FWD_SM90), big(QAT_FWD_SM90, false)], seed)?;
-    capture(gpu, QAT_FWD_SM90, seed)?;
-    life::streams(gpu, &plain(QAT_FWD_SM90), seed)?;
-    faults::workspace_faults(gpu, &plain(QAT_FWD_SM90), seed)
+fn fifty_backward(gpu: &Gpu, engine: &'static str, seed: u64) -> Result<()> {
+    fifty_runs(gpu, &[big(engine, true), Case { d_qk: 64, d_v: 64, h_kv: 2, ..big(engine, true) }], seed)
 }
 
-/// The same of the backward's Hopper row.
-fn hopper_backward(gpu: &Gpu, seed: u64) -> Result<()> {
-    if !on_hopper(gpu) {
-        return Ok(());
+fn streams(gpu: &Gpu, engine: &'static str, seed: u64) -> Result<()> {
+    life::streams(gpu, &plain(engine), seed)
+}
+
+fn threads(gpu: &Gpu, engine: &'static str, seed: u64) -> Result<()> {
+    life::threads(gpu, &plain(engine), seed)
+}
+
+fn devices(gpu: &Gpu, engine: &'static str, seed: u64) -> Result<()> {
+    life::devices(gpu, &plain(engine), seed)
+}
+
+fn workspace(gpu: &Gpu, engine: &'static str, seed: u64) -> Result<()> {
+    faults::workspace_faults(gpu, &plain(engine), seed)
+}
+
+fn misaligned_forward(gpu: &Gpu, engine: &'static str, seed: u64) -> Result<()> {
+    faults::misaligned(gpu, &plain(engine), [Q, O, HIGH], seed)
+}
+
+fn misaligned_backward(gpu: &Gpu, engine: &'static str, seed: u64) -> Result<()> {
+    faults::misaligned(gpu, &plain(engine), [Q, D_O, DV], seed)
+}
+
+fn allocations(gpu: &Gpu, engine: &'static str, seed: u64) -> Result<()> {
+    faults::allocations(gpu, &[plain(engine)], seed)
+}
+
+fn far(gpu: &Gpu, engine: &'static str, seed: u64) -> Result<()> {
+    for far in [Far::Batches(5, (1 << 30) + (1 << 10)), Far::Batches(2, (1 << 32) + (1 << 10)), Far::Tokens(800_000_000)] {
+        check(gpu, &mut Rng(seed), engine, far, DType::BF16)?;
+        check_further(gpu, engine, seed, far, DType::BF16)?;
     }
-    let engine = QAT_BWD_SM90;
-    fifty_runs(gpu, &[big(engine, true), Case { d_qk: 64, d_v: 64, h_kv: 2, ..big(engine, true) }], seed)?;
-    capture(gpu, engine, seed)?;
-    life::streams(gpu, &plain(engine), seed)?;
-    life::threads(gpu, &plain(engine), seed)?;
-    faults::workspace_faults(gpu, &plain(engine), seed)?;
-    faults::misaligned(gpu, &plain(engine), [Q, D_O, DV], seed)?;
-    faults::allocations(gpu, &[plain(engine)], seed)?;
-    pair(gpu, QAT_FWD_SM90, engine, seed)
+    Ok(())
 }
 
 /// Lengths fall, so rows past them die; with 40 keys for 130 queries the first 90 rows see none.
