@@ -6,7 +6,7 @@
 //! gpu                              what `cargo test` does: check the lists; with a GPU, every 20th case and every special
 //! gpu all [--evidence DIR]         the whole lists and the specials; writes DIR/<gpu>-<suite>.json
 //! gpu cases FROM TO | special N | specials    a part of a suite, in worker processes
-//! gpu one N                        one case in this process (for compute-sanitizer and debuggers)
+//! gpu one N ..                     these cases in this process (for compute-sanitizer and debuggers)
 //! gpu list                         the cases by number
 //! gpu check                        plan every case and count the declines by reason: no GPU needed
 //! gpu cpu STEP                     every STEP-th case on the CPU engine: a test of this program itself
@@ -34,6 +34,7 @@ mod rng;
 mod rounding;
 mod run;
 mod special;
+mod spin;
 mod suite;
 mod values;
 mod work;
@@ -129,11 +130,12 @@ fn one(args: &Args, suite: Suite, words: &[&str]) -> Result<bool> {
         ["special", n] if number(n) < suite.specials().len() => {
             run(args, &[Item::Special(suite, number(n))], suite, "_special", &listing)
         }
-        ["one", n] if number(n) < cases.len() => {
-            let gpu = run::Gpu::open(0)?;
-            let (n, seed) = (number(n), seed(args));
-            let outcome = run::run_case(&gpu, &cases[n], seed ^ (n as u64) << 20)?;
-            println!("{} case {n} ({}), seed {seed}: {outcome:?}", suite.name(), cases[n]);
+        ["one", ref numbers @ ..] if numbers.iter().all(|n| number(n) < cases.len()) => {
+            let (gpu, seed) = (run::Gpu::open(0)?, seed(args));
+            for n in numbers.iter().map(|n| number(n)) {
+                let outcome = run::run_case(&gpu, &cases[n], seed ^ (n as u64) << 20)?;
+                println!("{} case {n} ({}), seed {seed}: {outcome:?}", suite.name(), cases[n]);
+            }
             Ok(true)
         }
         _ => run(args, &eligible(0, cases.len()).step_by(20).chain(specials()).collect::<Vec<_>>(), suite, "_quick", &listing),
@@ -181,7 +183,7 @@ fn go(args: &Args) -> Result<bool> {
 fn main() {
     let Some(args) = Args::parse() else {
         eprintln!(
-            "usage: gpu [all | cases FROM TO | specials | special N | one N | list | check | cpu STEP | compile ARCHES FILE] \
+            "usage: gpu [all | cases FROM TO | specials | special N | one N .. | list | check | cpu STEP | compile ARCHES FILE] \
              [--suite sdpa_bwd|sdpa_fwd|qat_fwd|qat_bwd] [--seed N] [--workers N] [--evidence DIR] [--bundle FILE] [--engine ROW]"
         );
         std::process::exit(2);

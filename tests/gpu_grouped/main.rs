@@ -3,15 +3,21 @@
 //! A plain program (`harness = false`), so that the built binary runs on a machine without Rust; its arguments are those of `program.rs`.
 
 mod cases;
+#[path = "../gpu/counting.rs"]
+mod counting;
 mod device;
 #[allow(dead_code, reason = "shared with the attention program")]
 #[path = "../gpu/evidence.rs"]
 mod evidence;
 mod inputs;
 mod judge;
+mod library;
 mod program;
 mod random;
 mod run;
+#[allow(dead_code, reason = "shared with the attention program")]
+#[path = "../gpu/spin.rs"]
+mod spin;
 mod want;
 mod work;
 

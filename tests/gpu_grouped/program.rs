@@ -4,6 +4,7 @@
 //! (nothing)              every case must lower; with a GPU, every 10th case runs
 //! all [--evidence DIR]   the whole list and the specials
 //! cases FROM TO, one N.. parts of the list
+//! specials [WORD]        the specials whose name has this word
 //! list                   the cases by number
 //! compile FILE           the kernels of the list as a bundle; needs no GPU
 //! options: --seed N, --bundle FILE, --workers N (threads, each with a stream of its own)
@@ -118,6 +119,7 @@ impl<C: Display + Sync> Suite<C> {
         let number = |i: usize| args.get(i).and_then(|s| s.parse().ok());
         let chosen: Vec<usize> = match verb {
             "all" => (0..list.len()).collect(),
+            "specials" => Vec::new(),
             "one" => (1..args.len()).filter_map(number).filter(|&i| i < list.len()).collect(),
             "cases" => (number(1).unwrap_or(0)..number(2).unwrap_or(list.len()).min(list.len())).collect(),
             _ => (0..list.len()).step_by(10).collect(),
@@ -130,15 +132,17 @@ impl<C: Display + Sync> Suite<C> {
             tally.add(&verdict);
             results.push((evidence::features(&facts[i]), verdict));
         }
-        for (name, special) in self.specials.iter().filter(|_| verb == "all") {
+        let word = args.get(1).filter(|w| verb == "specials" && !w.starts_with("--"));
+        let wanted = |name: &str| matches!(verb, "all" | "specials") && word.is_none_or(|w| name.contains(w.as_str()));
+        for (name, special) in self.specials.iter().filter(|(name, _)| wanted(name)) {
             let verdict = self.verdict(special(&gpu, seed), &format!("special '{name}', seed {seed}"));
             println!("special '{name}': {verdict:?}");
             tally.add(&verdict);
             results.push((vec!["special".into()], verdict));
         }
         println!(
-            "{}: {} passed, {} failed, worst relative error {:.2e}, seed {seed}",
-            self.name, tally.passed, tally.failed, tally.worst
+            "{}: {} passed, {} failed, {} skipped, worst relative error {:.2e}, seed {seed}",
+            self.name, tally.passed, tally.failed, tally.skipped, tally.worst
         );
         if let Some(folder) = option(args, "--evidence") {
             let list: Vec<_> = results.iter().map(|(f, v)| (self.engine, f.clone(), v)).collect();
@@ -183,6 +187,7 @@ impl<C: Display + Sync> Suite<C> {
     fn verdict(&self, result: Result<f64>, what: &str) -> Verdict {
         match result {
             Ok(error) => Verdict::Passed(error),
+            Err(e) if e.help == "skip" => Verdict::Skipped(e.given.clone()),
             Err(e) => {
                 println!("FAILED {what}: {e}");
                 Verdict::Failed(e.to_string())

@@ -4,6 +4,7 @@ use crate::cases::{Case, Data};
 use crate::device::{fault, Gpu, Ready, POISON};
 use crate::inputs::inputs;
 use crate::judge::{judge, owned};
+use crate::library::{self, Subject};
 use crate::lower;
 use crate::program::Special;
 use crate::want::Want;
@@ -93,7 +94,20 @@ pub const SPECIALS: &[Special] = &[
     ("captured in a graph and replayed", |g, s| captured(g, &sample(true), s)),
     ("captured clusters, with tiles split along k", |g, s| captured(g, &split(), s)),
     ("captured with weights at addresses", |g, s| captured(g, &rich(), s)),
+    ("misaligned operands are typed errors (report 45)", |g, s| each(g, s, library::misaligned)),
+    ("workspace faults leave the device usable (report 125)", |g, s| each(g, s, library::workspace)),
+    ("work goes to the caller's stream alone (report 126)", |g, s| each(g, s, library::streams)),
+    ("threads share one executable", |g, s| each(g, s, library::threads)),
+    ("execute allocates nothing on the host (I5)", |g, s| each(g, s, library::allocates_nothing)),
+    ("the first execution is inside a capture (report 136)", |g, s| each(g, s, library::first_in_capture)),
+    ("device 0, device 1, device 0 (reports 113, 128)", |g, s| each(g, s, library::devices)),
 ];
+
+/// A behaviour with the graph of each input format.
+fn each(gpu: &Gpu, seed: u64, shows: fn(&Gpu, Subject, u64) -> Result<f64>) -> Result<f64> {
+    let graphs = [include_str!("../../examples/grouped_gemm_mxfp8.json"), include_str!("../../examples/grouped_gemm_nvfp4.json")];
+    graphs.into_iter().try_fold(0.0, |_, graph| shows(gpu, Subject { engine: crate::engine(), graph }, seed))
+}
 
 fn sample(deterministic: bool) -> Case {
     Case {

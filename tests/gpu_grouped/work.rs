@@ -5,6 +5,8 @@
 pub enum Verdict {
     Passed(f64),
     Failed(String),
+    /// What the machine lacks.
+    Skipped(String),
 }
 
 /// Verdicts of a group.
@@ -12,7 +14,7 @@ pub enum Verdict {
 pub struct Tally {
     pub passed: u64,
     pub failed: u64,
-    /// No case of this list may be declined.
+    /// Specials that the machine cannot show; no case of a list may be declined.
     pub skipped: u64,
     pub worst: f64,
 }
@@ -25,6 +27,7 @@ impl Tally {
                 self.worst = self.worst.max(*e);
             }
             Verdict::Failed(_) => self.failed += 1,
+            Verdict::Skipped(_) => self.skipped += 1,
         }
     }
 }

@@ -3,6 +3,8 @@
 //! A plain program (`harness = false`), so that the built binary runs on a machine without Rust; its arguments are those of `program.rs`.
 
 mod cases;
+#[path = "../gpu/counting.rs"]
+mod counting;
 mod data;
 #[path = "../gpu_grouped/device.rs"]
 mod device;
@@ -10,12 +12,17 @@ mod device;
 #[path = "../gpu/evidence.rs"]
 mod evidence;
 mod judge;
+#[path = "../gpu_grouped/library.rs"]
+mod library;
 #[path = "../gpu_grouped/program.rs"]
 mod program;
 #[allow(dead_code, reason = "shared with the program of the other grouped product")]
 #[path = "../gpu_grouped/random.rs"]
 mod random;
 mod run;
+#[allow(dead_code, reason = "shared with the attention program")]
+#[path = "../gpu/spin.rs"]
+mod spin;
 #[path = "../gpu_grouped/work.rs"]
 mod work;
 

@@ -4,6 +4,7 @@ use crate::cases::{Case, Cut};
 use crate::data::{inputs, poison_unread, routing, span};
 use crate::device::{fault, Gpu, Ready};
 use crate::judge::judge;
+use crate::library::{self, Subject};
 use crate::lower;
 use crate::program::Special;
 use frostgraph::engines::moe_grouped_matmul::oracle::evaluate;
@@ -61,8 +62,23 @@ pub fn case(gpu: &Gpu, case: &Case, seed: u64) -> Result<f64> {
     Ok(error)
 }
 
-pub const SPECIALS: &[Special] =
-    &[("50 runs beside another stream have equal bits", fifty), ("captured in a graph, replayed with another routing", replayed)];
+pub const SPECIALS: &[Special] = &[
+    ("50 runs beside another stream have equal bits", fifty),
+    ("captured in a graph, replayed with another routing", replayed),
+    ("misaligned operands are typed errors (report 45)", |g, s| each(g, s, library::misaligned)),
+    ("workspace faults leave the device usable (report 125)", |g, s| each(g, s, library::workspace)),
+    ("work goes to the caller's stream alone (report 126)", |g, s| each(g, s, library::streams)),
+    ("threads share one executable", |g, s| each(g, s, library::threads)),
+    ("execute allocates nothing on the host (I5)", |g, s| each(g, s, library::allocates_nothing)),
+    ("the first execution is inside a capture (report 136)", |g, s| each(g, s, library::first_in_capture)),
+    ("device 0, device 1, device 0 (reports 113, 128)", |g, s| each(g, s, library::devices)),
+];
+
+/// A behaviour with a 16-bit product that gathers and a block-scaled one that scatters.
+fn each(gpu: &Gpu, seed: u64, shows: fn(&Gpu, Subject, u64) -> Result<f64>) -> Result<f64> {
+    let graphs = [include_str!("../../examples/moe_gather_bf16.json"), include_str!("../../examples/moe_scatter_mxfp8.json")];
+    graphs.into_iter().try_fold(0.0, |_, graph| shows(gpu, Subject { engine: crate::ENGINE, graph }, seed))
+}
 
 fn sample(mode: MoeMode) -> Case {
     Case {
