@@ -46,8 +46,11 @@ pub(super) fn host_operands(bound: &Bound<'_, '_>) -> Result<()> {
     Ok(())
 }
 
+/// Room for sorting operands by address; an executable keeps one, so that a repeated execution allocates nothing (I5).
+pub(super) type ByAddress = Vec<(u64, usize)>;
+
 /// Checks device bindings. Addresses are the caller's word; what follows from them is checked.
-pub(super) fn device_operands(bound: &Bound<'_, '_>) -> Result<()> {
+pub(super) fn device_operands(bound: &Bound<'_, '_>, room: &mut ByAddress) -> Result<()> {
     for (o, binding) in bound.pairs() {
         let b = match binding {
             Some(Binding::Device(b)) => b,
@@ -73,7 +76,7 @@ pub(super) fn device_operands(bound: &Bound<'_, '_>) -> Result<()> {
             return Err(Error::new(ErrorCode::MissingBinding, "a null device address", "device memory").at(o.label()));
         }
     }
-    device_overlaps(bound)
+    device_overlaps(bound, room)
 }
 
 fn strided<'a>(o: &'a Operand, binding: Option<&Binding<'_>>) -> Option<Strided<'a>> {
@@ -93,11 +96,11 @@ fn clash(a: &Operand, b: &Operand) -> Error {
     Error::new(ErrorCode::BufferOverlap, given, "outputs that share no byte with another operand")
 }
 
-/// Written tensors that are compared with every other operand directly, without allocating.
+/// Written tensors that are compared with every other operand directly.
 const FEW_WRITTEN: usize = 16;
 
 /// Written tensors against all others: pairs while the written ones are few, as in any one node; sorted by address when they are many.
-fn device_overlaps(bound: &Bound<'_, '_>) -> Result<()> {
+fn device_overlaps(bound: &Bound<'_, '_>, room: &mut ByAddress) -> Result<()> {
     let spans = || bound.pairs().enumerate().filter_map(|(i, (o, b))| strided(o, b).map(|s| (i, o, s)));
     if bound.operands.iter().filter(|o| o.written).count() <= FEW_WRITTEN {
         for (i, w, a) in spans().filter(|(_, o, _)| o.written) {
@@ -109,12 +112,20 @@ fn device_overlaps(bound: &Bound<'_, '_>) -> Result<()> {
         }
         return Ok(());
     }
-    let mut sorted: Vec<(Strided<'_>, &Operand)> = spans().map(|(_, o, s)| (s, o)).collect();
-    sorted.sort_by_key(|(s, o)| (s.base, o.uid));
-    for (n, &(a, x)) in sorted.iter().enumerate() {
-        for &(b, y) in sorted[n + 1..].iter().take_while(|(b, _)| b.base < a.end()) {
+    room.clear();
+    room.extend(spans().map(|(i, _, s)| (s.base, i)));
+    // Equal addresses keep the order of uids. A stable sort would allocate.
+    room.sort_unstable();
+    let span = |i: usize| {
+        let (o, binding) = bound.pair(i);
+        strided(o, binding).map(|s| (s, o))
+    };
+    for (n, &(_, i)) in room.iter().enumerate() {
+        let Some((a, x)) = span(i) else { continue };
+        for &(_, j) in room[n + 1..].iter().take_while(|(base, _)| *base < a.end()) {
+            let Some((b, y)) = span(j) else { continue };
             if (x.written || y.written) && may_overlap(a, b) {
-                return Err(if x.uid < y.uid { clash(x, y) } else { clash(y, x) });
+                return Err(if i < j { clash(x, y) } else { clash(y, x) });
             }
         }
     }
@@ -186,14 +197,14 @@ mod tests {
     use crate::exec::Bindings;
     use crate::DType;
     use frostgraph_engines::Uid;
-    use std::collections::BTreeSet;
+    use std::collections::BTreeMap;
 
     fn device_operands(operands: &[Operand], bindings: &Bindings<'_>) -> Result<()> {
-        super::device_operands(&Bound::new(operands, &BTreeSet::new(), bindings)?)
+        super::device_operands(&Bound::new(operands, &BTreeMap::new(), bindings)?, &mut ByAddress::new())
     }
 
     fn host_operands(operands: &[Operand], bindings: &Bindings<'_>) -> Result<()> {
-        super::host_operands(&Bound::new(operands, &BTreeSet::new(), bindings)?)
+        super::host_operands(&Bound::new(operands, &BTreeMap::new(), bindings)?)
     }
 
     fn operand(uid: Uid, written: bool, bytes: u64) -> Operand {
@@ -271,13 +282,31 @@ mod tests {
         }
     }
 
+    /// I5 for graphs of many nodes as well: with room from the executable, checking allocates nothing.
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn checking_many_operands_allocates_nothing_i5() {
+        let ops: Vec<Operand> = (1..=100).map(|u| operand(u, u % 2 == 0, 64)).collect();
+        let mut set = Bindings::new();
+        ops.iter().for_each(|o| {
+            set.device(o.uid, 4096 * o.uid as u64, 64);
+        });
+        let (virtuals, mut room) = (BTreeMap::new(), ByAddress::with_capacity(ops.len()));
+        let before = crate::runtime::test_util::allocations();
+        let bound = Bound::new(&ops, &virtuals, &set).unwrap();
+        super::device_operands(&bound, &mut room).unwrap();
+        device_workspace(64, &Workspace::device(1 << 30, 64), &bound).unwrap();
+        assert!(bound.get(100).is_some() && bound.get(101).is_none());
+        assert_eq!(crate::runtime::test_util::allocations() - before, 0);
+    }
+
     #[test]
     fn device_workspace_sizes_follow_field_report_125() {
         let ops = [operand(1, true, 64)];
         let mut set = Bindings::new();
         set.device(1, 1 << 20, 64);
         let check = |need, w: Workspace<'_>| {
-            code(device_workspace(need, &w, &Bound::new(&ops, &BTreeSet::new(), &set).expect("all bound")))
+            code(device_workspace(need, &w, &Bound::new(&ops, &BTreeMap::new(), &set).expect("all bound")))
         };
         assert_eq!(check(256, Workspace::device(4096, 256)), None, "exactly the size");
         assert_eq!(check(256, Workspace::device(4096, 255)), Some(ErrorCode::Workspace), "one byte less");

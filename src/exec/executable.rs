@@ -2,16 +2,16 @@
 
 #[cfg(feature = "cuda")]
 use super::bindings::Binding;
-use super::bound::Bound;
-use super::operand::{node_tensors, operands, uid_of, Operand};
+use super::bound::{Bound, Virtuals};
+use super::operand::{operands, Operand};
 use super::{check, host, Bindings, Stream, Workspace};
 use crate::plan::{Lowered, Plan};
 #[cfg(feature = "cuda")]
 use crate::runtime::DeviceRange;
 use crate::{Device, Error, ErrorCode, Result};
 use frostgraph_engines::{Target, Uid};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 /// A plan that is ready to run. Holds no buffers: two threads may execute one executable at a time with different bindings and workspaces.
 #[derive(Debug)]
@@ -20,9 +20,11 @@ pub struct Executable {
     lowered: Arc<Lowered>,
     /// Ascending by uid.
     operands: Vec<Operand>,
-    /// Outputs that the graph keeps for itself; binding one for writing is a mistake worth a message.
-    virtuals: BTreeSet<Uid>,
+    /// Outputs that the graph keeps for itself, with offset and bytes in the workspace; binding one is a mistake worth a message.
+    virtuals: Virtuals,
     backend: Backend,
+    /// One thread at a time sorts here; another one that runs meanwhile sorts in memory of its own.
+    by_address: Mutex<check::ByAddress>,
 }
 
 #[derive(Debug)]
@@ -61,11 +63,10 @@ impl Plan {
                 return Err(Error::new(ErrorCode::NoCudaFeature, given, "a build with the feature `cuda`"));
             }
         };
-        let mut virtuals = BTreeSet::new();
-        for &node in g.order() {
-            virtuals.extend(node_tensors(g, node).writes.into_iter().map(|id| g.tensor(id)).filter(|t| t.is_virtual).map(uid_of));
-        }
-        Ok(Executable { plan: self.clone(), operands: operands(g)?, virtuals, lowered, backend })
+        let virtuals = lowered.virtuals.iter().map(|v| (v.uid, (v.offset, v.bytes))).collect();
+        let operands = operands(g)?;
+        let by_address = Mutex::new(Vec::with_capacity(operands.len()));
+        Ok(Executable { plan: self.clone(), operands, virtuals, lowered, backend, by_address })
     }
 }
 
@@ -108,10 +109,18 @@ impl Executable {
             }
             Target::Cuda { .. } => {
                 let bound = Bound::new(&self.operands, &self.virtuals, bindings)?;
-                check::device_operands(&bound)?;
-                check::device_workspace(self.workspace_bytes(), workspace, &bound).map(|_| ())
+                self.check_device(&bound, workspace).map(|_| ())
             }
         }
+    }
+
+    /// The address of the workspace, once everything that can be checked has been.
+    fn check_device(&self, bound: &Bound<'_, '_>, workspace: &Workspace<'_>) -> Result<u64> {
+        match self.by_address.try_lock() {
+            Ok(mut room) => check::device_operands(bound, &mut room)?,
+            Err(_) => check::device_operands(bound, &mut Vec::new())?,
+        }
+        check::device_workspace(self.workspace_bytes(), workspace, bound)
     }
 
     /// Runs the plan on a stream: all outputs are written, the workspace is left undefined.
@@ -141,20 +150,16 @@ impl Executable {
                     return Err(Error::new(ErrorCode::BindingDevice, "the CPU for a CUDA plan", "Stream::cuda(..)"));
                 };
                 let bound = Bound::new(&self.operands, &self.virtuals, bindings)?;
-                check::device_operands(&bound)?;
-                let need = self.workspace_bytes();
-                let address = check::device_workspace(need, workspace, &bound)?;
+                let address = self.check_device(&bound, workspace)?;
                 let operand = |uid: Uid| match bound.get(uid) {
                     Some(Binding::Device(b)) => Some(DeviceRange { address: b.address, bytes: b.bytes }),
                     Some(Binding::Read(_) | Binding::Write(_)) => None,
-                    None => self
-                        .lowered
-                        .virtuals
-                        .iter()
-                        .find(|v| v.uid == uid)
-                        .map(|v| DeviceRange { address: address + v.offset, bytes: v.bytes }),
+                    None => {
+                        let (offset, bytes) = self.virtuals.get(&uid)?;
+                        Some(DeviceRange { address: address + offset, bytes: *bytes })
+                    }
                 };
-                program.execute(raw, &operand, DeviceRange { address, bytes: need })
+                program.execute(raw, &operand, DeviceRange { address, bytes: self.workspace_bytes() })
             }
         }
     }

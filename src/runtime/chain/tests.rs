@@ -1,5 +1,6 @@
+use super::fit::size_of;
 use super::*;
-use crate::engines::{DType, TensorMapSpec};
+use crate::engines::{DType, Target, TensorMapSpec};
 use crate::runtime::compile::Cubin;
 use crate::runtime::test_util::{allocations, image, spec};
 use std::cell::RefCell;
@@ -150,7 +151,7 @@ fn execute_allocates_nothing_i5() {
         chain.run(&Null, &moved, WORKSPACE).unwrap();
     }
     assert_eq!(allocations() - before, 0);
-    let held = chain.last.lock().unwrap();
+    let held = chain.segments[0].last.lock().unwrap();
     let before = allocations();
     chain.run(&Null, &operand, WORKSPACE).unwrap();
     assert_eq!(allocations() - before, 0, "beside a thread that holds the kept maps");
@@ -196,6 +197,78 @@ fn threads_do_not_mix_their_buffers_i5() {
             });
         }
     });
+}
+
+/// A graph of many nodes: 150 operands, more than an execution holds at once, in launches that use up to 90 of them.
+fn long_plan() -> LaunchPlan {
+    let mut plan = LaunchPlan::default();
+    let scratch = plan.region("scratch", 256).unwrap();
+    let of = |uids: &[i64]| uids.iter().map(|uid| Arg::Ptr(Base::Tensor(*uid))).collect::<Vec<_>>();
+    let list = |range: std::ops::Range<i64>| range.collect::<Vec<i64>>();
+    let mut mapped = of(&[100, 149]);
+    mapped.extend([map(Base::Tensor(120), None), Arg::Ptr(Base::Region(scratch)), Arg::I32(7)]);
+    plan.steps = [of(&list(0..40)), of(&list(0..90)), of(&list(60..150)), mapped]
+        .into_iter()
+        .map(|args| Step::Kernel(launch("k", args)))
+        .collect();
+    plan
+}
+
+fn many(uid: Uid) -> Option<DeviceRange> {
+    (0..150).contains(&uid).then(|| range((uid as u64 + 1) * 0x1_0000, 256 * 100))
+}
+
+#[test]
+fn a_chain_of_many_operands_runs_in_segments_without_allocating_i5() {
+    let plan = long_plan();
+    let chain = Chain::new(&[&plan]).unwrap();
+    assert_eq!(chain.operands(), (0..150).collect::<Vec<Uid>>());
+    assert_eq!(chain.segments.iter().map(|s| (s.first, s.launches.len())).collect::<Vec<_>>(), [(0, 2), (2, 2)]);
+    let sink = recorder(&plan);
+    for round in 1..=2 {
+        chain.run(&sink, &many, WORKSPACE).unwrap();
+        assert_eq!(sink.encoded.load(Ordering::SeqCst), 1, "round {round}: the kept map serves again");
+    }
+    let calls = sink.calls.into_inner();
+    assert_eq!(calls.iter().map(|c| c.0).collect::<Vec<_>>(), [0, 1, 2, 3, 0, 1, 2, 3]);
+    for call in [&calls[1].1, &calls[5].1] {
+        assert!(call.iter().zip(1u64..).all(|(p, n)| word(p) == n * 0x1_0000));
+    }
+    assert!(calls[2].1.iter().zip(61u64..).all(|(p, n)| word(p) == n * 0x1_0000));
+    let last = &calls[3].1;
+    assert_eq!((word(&last[0]), word(&last[1]), word(&last[2])), (101 * 0x1_0000, 150 * 0x1_0000, 121 * 0x1_0000));
+    assert_eq!((word(&last[3]), &last[4][..]), (WORKSPACE.address, &7i32.to_le_bytes()[..]));
+
+    struct Null;
+    impl Sink for Null {
+        fn encode(&self, _: &MapRequest) -> Result<TensorMap> {
+            Ok(NO_MAP)
+        }
+        fn launch(&self, _: usize, _: &mut [*mut c_void]) -> Result<()> {
+            Ok(())
+        }
+    }
+    let before = allocations();
+    chain.run(&Null, &|uid| many(uid).map(|r| range(r.address + 4096, r.bytes)), WORKSPACE).unwrap();
+    assert_eq!(allocations() - before, 0);
+}
+
+/// What the last segment would refuse is refused before the first one is queued.
+#[test]
+fn all_segments_are_checked_before_anything_is_queued() {
+    let plan = long_plan();
+    let chain = Chain::new(&[&plan]).unwrap();
+    let sink = recorder(&plan);
+    let refused = |f: &dyn Fn(Uid) -> Option<DeviceRange>| {
+        let e = chain.run(&sink, f, WORKSPACE).unwrap_err();
+        assert!(sink.calls.borrow().is_empty(), "{e}");
+        (e.code, e.at.clone())
+    };
+    assert_eq!(refused(&|uid| many(uid).filter(|_| uid != 149)), (ErrorCode::MissingBinding, "uid 149".into()));
+    let odd = |uid| many(uid).map(|r| range(r.address + if uid == 120 { 8 } else { 0 }, r.bytes));
+    assert_eq!(refused(&odd), (ErrorCode::BufferAlignment, "uid 120".into()));
+    let over = |uid| if uid == 149 { Some(range(WORKSPACE.address, 4)) } else { many(uid) };
+    assert_eq!(refused(&over), (ErrorCode::BufferOverlap, String::new()));
 }
 
 /// Report 125: the workspace is checked against this chain's own need.
