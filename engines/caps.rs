@@ -190,6 +190,9 @@ pub struct Row {
     pub name: &'static str,
     /// Offered by default or on request.
     pub maturity: Maturity,
+    /// Whether equal inputs give equal bits in every run without the graph asking for it ([`Feature::Deterministic`](crate::Feature)): no sum
+    /// depends on the order in which threads arrive. The GPU suites compare the bits of two runs of every such case.
+    pub reproducible: bool,
     /// What it serves.
     pub caps: Caps,
     /// Tuning axes.

@@ -22,6 +22,7 @@ const SM90: Row = Row {
     id: 20900,
     name: "grouped_gemm_dsrelu_sm90",
     maturity: Maturity::Default,
+    reproducible: false,
     caps: Caps::GroupedGemm(GroupedGemmCaps {
         // wgmma exists on 9.0 only.
         arch: Arch::Sm { lo: 90, hi: 90 },
@@ -85,6 +86,7 @@ const MMA: Row = Row {
     id: 20908,
     name: "grouped_gemm_dsrelu_mma",
     maturity: Maturity::Default,
+    reproducible: false,
     caps: mma_caps(90, 129),
     knobs: &[],
     note: Some(
@@ -100,6 +102,7 @@ const SM120: Row = Row {
     id: 20920,
     name: "grouped_gemm_dsrelu_sm120",
     maturity: Maturity::OptIn,
+    reproducible: false,
     // mma with block scales exists on 12.0 and 12.1 only.
     caps: mma_caps(120, 121),
     knobs: &[],
@@ -116,6 +119,7 @@ const CPU: Row = Row {
     id: 20950,
     name: "grouped_gemm_dsrelu_cpu",
     maturity: Maturity::Default,
+    reproducible: true,
     caps: Caps::GroupedGemm(GroupedGemmCaps {
         arch: Arch::Cpu,
         inputs: INPUTS,

@@ -10,6 +10,7 @@ const SM90: Row = Row {
     id: 21000,
     name: "moe_grouped_matmul_sm90",
     maturity: Maturity::Default,
+    reproducible: true,
     caps: Caps::Moe(MoeCaps {
         // wgmma exists on 9.0 only.
         arch: Arch::Sm { lo: 90, hi: 90 },
@@ -30,7 +31,7 @@ const SM90: Row = Row {
     knobs: &[],
     note: Some(
         "Multiplies 16-bit operands as they lie, in tiles of 128 rows by 256 columns; groups may end anywhere. K, N and row strides must be multiples \
-         of 8. FP8 and FP4 operands are turned into bf16 in the workspace first (k contiguous), which is exact for E8M0 scales from 2^-117 to 2^112: \\
+         of 8. FP8 and FP4 operands are turned into bf16 in the workspace first (k contiguous), which is exact for E8M0 scales from 2^-117 to 2^112: \
          values beyond bf16's range become 0 or infinite.",
     ),
     sources: super::sm90::SOURCES,
@@ -42,6 +43,7 @@ const CPU: Row = Row {
     id: 21050,
     name: "moe_grouped_matmul_cpu",
     maturity: Maturity::Default,
+    reproducible: true,
     caps: Caps::Moe(MoeCaps {
         arch: Arch::Cpu,
         inputs: &[

@@ -34,6 +34,7 @@ const SM90: Row = Row {
     id: 20817,
     name: "nvfp4_qat_bwd_sm90",
     maturity: Maturity::Default,
+    reproducible: false,
     caps: cuda(90, 90),
     knobs: &[],
     note: Some("wgmma; dQ of a deterministic graph is added in key-tile order."),
@@ -47,6 +48,7 @@ const SM120: Row = Row {
     id: 20800,
     name: "nvfp4_qat_bwd_sm120",
     maturity: Maturity::Default,
+    reproducible: false,
     caps: cuda(90, 129),
     knobs: &[KnobDomain { knob: Knob::TileM, values: &[64, 128] }, KnobDomain { knob: Knob::TileN, values: &[64, 128] }],
     note: Some(
@@ -62,6 +64,7 @@ const CPU: Row = Row {
     id: 20850,
     name: "nvfp4_qat_bwd_cpu",
     maturity: Maturity::Default,
+    reproducible: true,
     caps: Caps::Sdpa(SdpaCaps {
         arch: Arch::Cpu,
         dtypes: &[DType::BF16],

@@ -40,6 +40,7 @@ const SM90: Row = Row {
     id: 20717,
     name: "nvfp4_qat_fwd_sm90",
     maturity: Maturity::Default,
+    reproducible: true,
     caps: cuda(90, 90),
     knobs: SCHED,
     note: Some("Head dims are multiples of 16 up to 128. Bitwise reproducible."),
@@ -53,6 +54,7 @@ const SM120: Row = Row {
     id: 20700,
     name: "nvfp4_qat_fwd_sm120",
     maturity: Maturity::Default,
+    reproducible: true,
     caps: cuda(90, 129),
     knobs: SCHED,
     note: Some("One source for compute capability 9.0 to 12.x. Head dims are multiples of 16 up to 128. Bitwise reproducible."),
@@ -65,6 +67,7 @@ const CPU: Row = Row {
     id: 20750,
     name: "nvfp4_qat_fwd_cpu",
     maturity: Maturity::Default,
+    reproducible: true,
     caps: Caps::Sdpa(SdpaCaps {
         arch: Arch::Cpu,
         dtypes: &[DType::BF16],

@@ -35,6 +35,7 @@ const SM120: Row = Row {
     id: 20600,
     name: "sdpa_bwd_sm120",
     maturity: Maturity::Default,
+    reproducible: false,
     caps: Caps::Sdpa(SdpaCaps {
         arch: Arch::Sm { lo: 90, hi: 129 },
         dtypes: &[DType::F16, DType::BF16],
@@ -66,6 +67,7 @@ const SM90: Row = Row {
     id: 20617,
     name: SM90_NAME,
     maturity: Maturity::Default,
+    reproducible: false,
     caps: Caps::Sdpa(SdpaCaps {
         arch: Arch::Sm { lo: 90, hi: 90 },
         dtypes: &[DType::F16, DType::BF16],
@@ -90,6 +92,7 @@ const CPU: Row = Row {
     id: 20650,
     name: "sdpa_bwd_cpu",
     maturity: Maturity::Default,
+    reproducible: true,
     caps: Caps::Sdpa(SdpaCaps {
         arch: Arch::Cpu,
         dtypes: &[DType::F32, DType::F16, DType::BF16],

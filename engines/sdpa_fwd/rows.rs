@@ -44,6 +44,7 @@ const DECODE: Row = Row {
     id: 20551,
     name: "sdpa_fwd_decode_sm80",
     maturity: Maturity::Default,
+    reproducible: true,
     caps: mma(SHARED.union(FeatureSet::of(&[F::PagedKv]))),
     knobs: &[KnobDomain { knob: Knob::SplitKv, values: &[1, 2, 4, 8, 16, 32, 64, 128, 256] }],
     note: Some(
@@ -60,6 +61,7 @@ const PREFILL: Row = Row {
     id: 20508,
     name: "sdpa_fwd_prefill_sm80",
     maturity: Maturity::Default,
+    reproducible: true,
     caps: mma(SHARED.union(FeatureSet::of(&[F::Bias, F::BroadcastBias, F::ScoreMax, F::ScoreSumExp, F::Thd]))),
     knobs: &[
         KnobDomain { knob: Knob::TileM, values: &[64, 128] },
@@ -84,6 +86,7 @@ const PREFILL_SM90: Row = Row {
     id: PREFILL_SM90_ID,
     name: "sdpa_fwd_prefill_sm90",
     maturity: Maturity::Default,
+    reproducible: true,
     caps: Caps::Sdpa(SdpaCaps {
         arch: Arch::Sm { lo: 90, hi: 90 },
         dtypes: &[DType::F16, DType::BF16],
@@ -118,6 +121,7 @@ const CPU: Row = Row {
     id: 20550,
     name: "sdpa_fwd_cpu",
     maturity: Maturity::Default,
+    reproducible: true,
     caps: Caps::Sdpa(SdpaCaps {
         arch: Arch::Cpu,
         dtypes: &[DType::F32, DType::F16, DType::BF16],

@@ -4,7 +4,7 @@ use super::built::Inner;
 use super::layout::{Lowered, LoweredNode};
 use super::{Built, PlanRecord, Ranked};
 use crate::{Device, Error, ErrorCode, Result};
-use frostgraph_engines::{Arch, Decline, DeclineCode, Feature, KernelSpec, Step};
+use frostgraph_engines::{Decline, DeclineCode, Feature, KernelSpec, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
@@ -83,12 +83,13 @@ impl Plan {
         &self.built.device
     }
 
-    /// Whether equal inputs give equal bits in every run: every node runs on the host, whose engines reduce in a fixed order, or was
-    /// asked to be deterministic, which rows that cannot be decline (field report 66: a flag is wired or refused).
+    /// Whether equal inputs give equal bits in every run: every node's row is reproducible by nature, as all CPU rows and the forward
+    /// passes are, or was asked to be deterministic, which rows that cannot be decline (field report 66: a flag is wired or refused).
+    /// Rows of a scattered grouped product that are written to one place twice have no defined value, deterministic or not.
     pub fn is_deterministic(&self) -> bool {
         self.entries()
             .zip(&self.built.nodes)
-            .all(|(entry, n)| entry.row.caps.arch() == Arch::Cpu || n.facts.features().has(Feature::Deterministic))
+            .all(|(entry, n)| entry.row.reproducible || n.facts.features().has(Feature::Deterministic))
     }
 
     /// The launches of every node with the workspace laid out; computed once.

@@ -282,9 +282,9 @@ impl Case {
         [QAT_FWD, QAT_FWD_SM90, QAT_BWD, QAT_BWD_SM90].contains(&self.engine)
     }
 
-    /// Whether two runs must give the same bits: a forward always, a backward when asked.
+    /// Whether two runs must give the same bits: always where the row promises it, else when asked.
     pub fn repeats(&self) -> bool {
-        self.is_forward() || self.deterministic
+        self.deterministic || frostgraph::engines::row_by_name(self.engine).is_some_and(|row| row.reproducible)
     }
 
     /// Softmax scale.
