@@ -24,7 +24,7 @@ pub use attrs::{Alignment, AttnScale, Dropout, Implementation, Mask, QatAttrs, S
 pub use builder::{Compat, Graph, GraphOptions};
 pub use frozen::FrozenGraph;
 pub use grouped_gemm::{BMajor, DsreluFormula, GemmWeights, GroupedGemmDsrelu, GroupedGemmDsreluAttrs, GroupedGemmDsreluOutputs};
-pub use moe::{MoeGroupedMatmul, MoeGroupedMatmulAttrs, MoeGroupedMatmulOutputs, MoeMode, MoeScales};
+pub use moe::{Dequantized, MoeGroupedMatmul, MoeGroupedMatmulAttrs, MoeGroupedMatmulOutputs, MoeMode, MoeScales};
 pub use node::{Node, Op};
 pub use ports::{InPort, OutPort};
 pub use qat::{Nvfp4Qat, Nvfp4QatBackward, Nvfp4QatGrads, Nvfp4QatOutputs};

@@ -6,7 +6,7 @@ pub use frostgraph_engines::moe_grouped_matmul::MoeMode;
 use std::collections::BTreeMap;
 
 /// Attributes of a node as recorded; operands are ports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct MoeGroupedMatmulAttrs {
     /// Where routed rows come from and go to.
     pub mode: MoeMode,
@@ -14,6 +14,20 @@ pub struct MoeGroupedMatmulAttrs {
     pub top_k: i64,
     /// Values of K that share a scale: 16 or 32; 0 without block scales.
     pub sf_vec_size: i64,
+    /// How the graph file spells the dequantisation of [`InPort::Token`] and [`InPort::Weight`]; empty in graphs that come from no file.
+    pub dequantized: BTreeMap<InPort, Dequantized>,
+}
+
+/// A `BLOCK_SCALE_DEQUANTIZE` node that was folded into the product: nothing that changes what is computed, kept so that writing gives
+/// the file back.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dequantized {
+    /// Label of the node.
+    pub name: String,
+    /// Its compute type, as recorded.
+    pub compute_dtype: Option<DType>,
+    /// The virtual tensor that the product read: uid, name, and whatever else the file says of it.
+    pub result: Tensor,
 }
 
 /// Block scales of both operands.
@@ -86,7 +100,8 @@ impl Graph {
         let output = self.produce(&name, OutPort::Output, &mut outputs);
         let status = options.status.then(|| self.produce(&name, OutPort::Status, &mut outputs));
         let sf_vec_size = options.scales.map_or(0, |s| s.vec);
-        let op = Op::MoeGroupedMatmul(MoeGroupedMatmulAttrs { mode: options.mode, top_k: options.top_k, sf_vec_size });
+        let MoeGroupedMatmul { mode, top_k, .. } = options;
+        let op = Op::MoeGroupedMatmul(MoeGroupedMatmulAttrs { mode, top_k, sf_vec_size, dequantized: BTreeMap::new() });
         self.node(Node { name, op, inputs, outputs, compute_dtype: options.compute_dtype });
         Ok(MoeGroupedMatmulOutputs { output, status })
     }

@@ -3,10 +3,11 @@
 use super::check::{child, Checker, Obj};
 use super::read::Tensors;
 use super::tables::DEQUANTIZE;
-use crate::graph::{Graph, InPort, Node, Op, TensorId};
+use super::write::{dtype, tensor_value};
+use crate::graph::{Dequantized, Graph, InPort, Node, Op, Tensor, TensorId};
 use crate::{Error, ErrorCode, Result};
 use serde_json::{json, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The operands of a product that may come from a dequantisation, each with the port of its scales.
 const SIDES: [(InPort, InPort); 2] = [(InPort::Token, InPort::Sfa), (InPort::Weight, InPort::Sfb)];
@@ -34,17 +35,19 @@ pub(super) fn foldable(nodes: &[Obj<'_>]) -> Vec<bool> {
     nodes.iter().map(folds).collect()
 }
 
-struct Dequantized {
+/// A dequantisation as read: operands, blocks, place in the file, and what is only kept.
+struct Found {
     x: TensorId,
     scale: TensorId,
     block: Vec<i64>,
     pointer: String,
+    kept: Dequantized,
 }
 
 /// Dequantisations by their result.
 #[derive(Default)]
 pub(super) struct Scaled {
-    by_result: BTreeMap<TensorId, Dequantized>,
+    by_result: BTreeMap<TensorId, Found>,
 }
 
 impl Scaled {
@@ -72,7 +75,16 @@ impl Scaled {
             let given = format!("extents {:?}", result.dim);
             return Err(Error::new(ErrorCode::JsonValue, given, format!("those of X, {:?}", from.dim)).at(at()));
         }
-        let one = Dequantized { x, scale, block: obj.ints("block_size"), pointer: obj.pointer.clone() };
+        if result.ragged.is_some() {
+            let given = format!("tensor '{}' with ragged offsets", result.name);
+            return Err(Error::new(ErrorCode::JsonValue, given, "a dense tensor").at(at()));
+        }
+        let kept = Dequantized {
+            name: obj.text("name").unwrap_or("").into(),
+            compute_dtype: obj.dtype("compute_data_type"),
+            result: result.clone(),
+        };
+        let one = Found { x, scale, block: obj.ints("block_size"), pointer: obj.pointer.clone(), kept };
         match self.by_result.insert(y, one) {
             None => Ok(()),
             Some(other) => {
@@ -103,6 +115,7 @@ impl Scaled {
                 return Err(Error::new(ErrorCode::JsonValue, given, "one block size of token and weights").at(&obj.pointer));
             }
             attrs.sf_vec_size = along;
+            attrs.dequantized.insert(port, d.kept.clone());
             node.inputs.insert(port, d.x);
             node.inputs.insert(scale_port, d.scale);
         }
@@ -133,36 +146,68 @@ impl Scaled {
 /// A written tensor under its uid, and the dequantisation that makes it.
 type Written = ((i64, Value), Value);
 
-/// The dequantisations of a product's operands, as nodes and tensors of the file; `value`, the product's node, then reads their results.
-/// New tensors take uids from `free` on.
-pub(super) fn unfold(node: &Node, uids: &[i64], free: &mut i64, value: &mut Value) -> Result<Vec<Written>> {
-    let Op::MoeGroupedMatmul(attrs) = &node.op else { return Ok(Vec::new()) };
-    let mut out = Vec::new();
-    for (port, scale_port) in SIDES {
-        if let Some(inputs) = value["inputs"].as_object_mut() {
-            inputs.remove(scale_port.json());
-        }
-        let uid = |p: InPort| node.inputs.get(&p).and_then(|id| uids.get(id.0 as usize)).copied();
-        let Some(scale) = uid(scale_port) else { continue };
-        let Some(x) = uid(port) else {
-            let given = format!("scales without {}", port.json());
-            return Err(
-                Error::new(ErrorCode::BadAttribute, given, "the operand that they scale").at(format!("node '{}'", node.name))
-            );
-        };
-        let (y, label) = (*free, format!("{}::dequantize_{}", node.name, port.json().to_lowercase()));
-        *free = free.saturating_add(1);
-        let block = if port == InPort::Token { [1, attrs.sf_vec_size] } else { [attrs.sf_vec_size, 1] };
-        let tensor = json!({
-            "data_type": null, "dim": [], "is_pass_by_value": false, "is_virtual": true, "name": format!("{label}::Y"),
-            "pass_by_value": null, "reordering_type": "NONE", "stride": [], "uid": y,
+/// Gives products their dequantisations back. One that several products share, as read from a file, is written once.
+pub(super) struct Unfold<'g> {
+    graph: &'g Graph,
+    uids: &'g [i64],
+    taken: BTreeSet<i64>,
+    /// First uid that neither a tensor nor a kept result has.
+    free: i64,
+    /// By uid of their result.
+    made: BTreeMap<i64, Value>,
+}
+
+impl<'g> Unfold<'g> {
+    pub fn new(graph: &'g Graph, uids: &'g [i64]) -> Unfold<'g> {
+        let kept = graph.nodes().iter().filter_map(|n| match &n.op {
+            Op::MoeGroupedMatmul(a) => Some(a.dequantized.values().filter_map(|d| d.result.uid)),
+            Op::Sdpa(_) | Op::SdpaBackward(_) | Op::Nvfp4Qat(_) | Op::Nvfp4QatBackward(_) | Op::GroupedGemmDsrelu(_) => None,
         });
-        let dequantize = json!({
-            "block_size": block, "compute_data_type": null, "inputs": { "X": x, "scale": scale }, "is_negative_scale": false,
-            "name": label, "outputs": { "Y": y }, "tag": DEQUANTIZE.tag,
-        });
-        value["inputs"][port.json()] = y.into();
-        out.push(((y, tensor), dequantize));
+        let highest = kept.flatten().chain(uids.iter().copied()).max().unwrap_or(0);
+        let taken = uids.iter().copied().collect();
+        Unfold { graph, uids, taken, free: highest.saturating_add(1), made: BTreeMap::new() }
     }
-    Ok(out)
+
+    /// The dequantisations of a product's operands, as nodes and tensors of the file; `value`, the product's node, then reads their results.
+    pub fn operands(&mut self, node: &Node, value: &mut Value) -> Result<Vec<Written>> {
+        let Op::MoeGroupedMatmul(attrs) = &node.op else { return Ok(Vec::new()) };
+        let mut out = Vec::new();
+        for (port, scale_port) in SIDES {
+            if let Some(inputs) = value["inputs"].as_object_mut() {
+                inputs.remove(scale_port.json());
+            }
+            let uid = |p: InPort| node.inputs.get(&p).and_then(|id| self.uids.get(id.0 as usize)).copied();
+            let Some(scale) = uid(scale_port) else { continue };
+            let Some(x) = uid(port) else {
+                let given = format!("scales without {}", port.json());
+                return Err(
+                    Error::new(ErrorCode::BadAttribute, given, "the operand that they scale").at(format!("node '{}'", node.name))
+                );
+            };
+            let kept = attrs.dequantized.get(&port).cloned().unwrap_or_else(|| {
+                let name = format!("{}::dequantize_{}", node.name, port.json().to_lowercase());
+                let mut result = Tensor::new(format!("{name}::Y"), Vec::new());
+                result.is_virtual = true;
+                Dequantized { name, compute_dtype: None, result }
+            });
+            let block = if port == InPort::Token { [1, attrs.sf_vec_size] } else { [attrs.sf_vec_size, 1] };
+            let dequantize = |y: i64| {
+                json!({
+                    "block_size": block, "compute_data_type": dtype(kept.compute_dtype), "inputs": { "X": x, "scale": scale },
+                    "is_negative_scale": false, "name": kept.name, "outputs": { "Y": y }, "tag": DEQUANTIZE.tag,
+                })
+            };
+            let wanted = kept.result.uid.filter(|y| !self.taken.contains(y));
+            let shared = wanted.filter(|y| self.made.get(y) == Some(&dequantize(*y)));
+            let y = shared.or(wanted.filter(|y| !self.made.contains_key(y))).unwrap_or(self.free);
+            value["inputs"][port.json()] = y.into();
+            if shared.is_some() {
+                continue;
+            }
+            self.free = self.free.max(y.saturating_add(1));
+            self.made.insert(y, dequantize(y));
+            out.push(((y, tensor_value(self.graph, &kept.result, y, self.uids)?), dequantize(y)));
+        }
+        Ok(out)
+    }
 }

@@ -12,7 +12,8 @@
 //! - `NVFP4_ATTENTION_QAT` and `NVFP4_ATTENTION_QAT_BWD` are tags of frostgraph's own, in the same style: cudnn-frontend has that operation
 //!   outside its graphs only;
 //! - `BLOCK_SCALE_DEQUANTIZE` is read and written where `MOE_GROUPED_MATMUL` reads its result: the pair is one operation on block-scaled
-//!   operands, so the labels of the dequantisation and of the virtual tensor between the two are not kept. Elsewhere the tag is refused;
+//!   operands, and what the file calls the dequantisation and the virtual tensor between the two is kept for writing. Elsewhere the tag is
+//!   refused;
 //! - mode `COMBINE` of `MOE_GROUPED_MATMUL` is refused: cudnn-frontend writes its TopKScores operand under the key `Token`, over the token
 //!   operand, so such a file does not say what the graph was;
 //! - hexadecimal digits of either case and plain numbers are taken for floats, for files written by hand.

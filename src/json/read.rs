@@ -355,7 +355,7 @@ fn qat_attrs(obj: &Obj<'_>) -> Result<QatAttrs> {
 /// Block scales are added by the dequantisation that the operand comes from.
 fn moe_attrs(obj: &Obj<'_>) -> MoeGroupedMatmulAttrs {
     let mode = MoeMode::ALL.into_iter().find(|m| obj.text("mode") == Some(m.json())).unwrap_or_default();
-    MoeGroupedMatmulAttrs { mode, top_k: obj.int("top_k").unwrap_or(0), sf_vec_size: 0 }
+    MoeGroupedMatmulAttrs { mode, top_k: obj.int("top_k").unwrap_or(0), ..MoeGroupedMatmulAttrs::default() }
 }
 
 /// What is absent has the specification's default.

@@ -229,7 +229,7 @@ const BLOCK_SCALE_DEQUANTIZE: &[Key] = &[
     key("compute_data_type", Kind::DType, "Recorded by cudnn-frontend; the product of value and scale is exact here.").or_null(),
     key("inputs", Kind::Ports(&["X", "scale"]), "Operands read.").required(),
     key("is_negative_scale", Kind::Bool, "false; negative scales are not served.").or_null(),
-    key("name", Kind::Text, "Label; not kept."),
+    key("name", Kind::Text, "Label."),
     key("outputs", Kind::Ports(&["Y"]), "The virtual tensor that the product reads.").required(),
     key("tag", Kind::Choice(&["BLOCK_SCALE_DEQUANTIZE"]), "Operation.").required(),
 ];

@@ -1,6 +1,7 @@
 //! From a graph to JSON 2.0.
 
-use super::{dequantize, tables};
+use super::dequantize::Unfold;
+use super::tables;
 use crate::graph::{Alignment, BMajor, DsreluFormula, FrozenGraph, Graph, Mask, Node, Op, ScalarValue, Tensor};
 use crate::{DType, Error, ErrorCode, Result};
 use serde_json::{Map, Value};
@@ -38,10 +39,10 @@ pub fn to_value(graph: &Graph) -> Result<Value> {
         tensors.push((uids[id.0 as usize], tensor_value(graph, tensor, uids[id.0 as usize], &uids)?));
     }
     let mut nodes: Vec<Value> = Vec::with_capacity(graph.nodes().len());
-    let mut free = uids.iter().copied().max().unwrap_or(0).saturating_add(1);
+    let mut unfold = Unfold::new(graph, &uids);
     for node in graph.nodes() {
         let mut value = node_value(node, &uids)?;
-        for (tensor, dequantize) in dequantize::unfold(node, &uids, &mut free, &mut value)? {
+        for (tensor, dequantize) in unfold.operands(node, &mut value)? {
             tensors.push(tensor);
             nodes.push(dequantize);
         }
@@ -79,7 +80,7 @@ fn uids(graph: &Graph) -> Vec<i64> {
     graph.tensors().map(|(_, t)| t.uid.or_else(|| free.next()).unwrap_or_default()).collect()
 }
 
-fn dtype(d: Option<DType>) -> Value {
+pub(super) fn dtype(d: Option<DType>) -> Value {
     d.map_or(Value::Null, |d| d.json().into())
 }
 
@@ -91,7 +92,7 @@ fn or_null<T>(v: Option<T>, f: impl Fn(T) -> Value) -> Value {
     v.map_or(Value::Null, f)
 }
 
-fn tensor_value(graph: &Graph, t: &Tensor, uid: i64, uids: &[i64]) -> Result<Value> {
+pub(super) fn tensor_value(graph: &Graph, t: &Tensor, uid: i64, uids: &[i64]) -> Result<Value> {
     let mut keys = BTreeMap::from([
         ("data_type", dtype(t.dtype)),
         ("dim", t.dim.clone().into()),

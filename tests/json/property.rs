@@ -102,7 +102,7 @@ fn op() -> impl Strategy<Value = Op> {
                     MoeMode::None
                 };
                 let top_k = max_seq_len_kv.unwrap_or(0);
-                return Op::MoeGroupedMatmul(MoeGroupedMatmulAttrs { mode, top_k, sf_vec_size: 0 });
+                return Op::MoeGroupedMatmul(MoeGroupedMatmulAttrs { mode, top_k, ..MoeGroupedMatmulAttrs::default() });
             }
             if kind > 1 {
                 let attrs = QatAttrs { mask, attn_scale, deterministic: kind == 3 && unfuse_fma };
