@@ -48,13 +48,21 @@ impl Device {
         Ok(Device::cpu())
     }
 
-    /// A device by architecture name, such as `sm_120`, present or not; `cpu` also works.
+    /// A device by architecture name, such as `sm_120` or `sm_120a`, present or not; `cpu` also works.
+    ///
+    /// # Errors
+    /// FG3006 for another name.
     pub fn describe(name: &str) -> Result<Device> {
         if name == "cpu" {
             return Ok(Device { target: Target::Cpu, ordinal: None });
         }
         let digits = name.strip_prefix("sm_").unwrap_or("").trim_end_matches('a');
-        let target = digits.parse::<u32>().ok().and_then(Target::describe);
+        let named = |t: &Target| match t {
+            // Some architectures have an `a` of their own; none has two.
+            Target::Cuda { cc, .. } => name == t.name() || name == Target::nvrtc_arch(*cc),
+            Target::Cpu => false,
+        };
+        let target = digits.parse::<u32>().ok().and_then(Target::describe).filter(named);
         target.map(|target| Device { target, ordinal: None }).ok_or_else(|| {
             Error::new(
                 ErrorCode::BadDevice,
@@ -68,6 +76,32 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_described_devices() {
+        for (name, target) in [("sm_90", "sm_90"), ("sm_90a", "sm_90"), ("sm_120a", "sm_120"), ("cpu", "cpu")] {
+            assert_eq!(Device::describe(name).unwrap().target.name(), target);
+        }
+        for name in [
+            "",
+            "90",
+            "sm_",
+            "sm_a",
+            "sm_90aa",
+            "sm_90b",
+            "sm_+90",
+            "sm_090",
+            "sm_86a",
+            "sm_ 90",
+            "SM_90",
+            "sm_0",
+            "sm_999",
+            "cpua",
+            "sm_99999999999",
+        ] {
+            assert_eq!(Device::describe(name).unwrap_err().code, ErrorCode::BadDevice, "{name}");
+        }
+    }
 
     /// Report 143: on a machine without a driver, asking is an error or the CPU, never a panic.
     #[test]

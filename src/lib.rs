@@ -29,6 +29,7 @@ pub mod analyze;
 pub mod device;
 pub mod error;
 pub mod exec;
+mod files;
 pub mod graph;
 pub mod json;
 pub mod plan;

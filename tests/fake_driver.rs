@@ -4,12 +4,15 @@
 
 use frostgraph::engines::launch::Base;
 use frostgraph::engines::{Arg, DType, KernelSpec, Launch, LaunchPlan, Step, Target, TensorMapSpec};
+use frostgraph::exec::{Bindings, Stream, Workspace};
+use frostgraph::graph::{Graph, GraphOptions, MoeGroupedMatmul, Tensor, TensorId};
 use frostgraph::runtime::{
     Bundle, CubinCache, CudaDevice, CudaEvent, CudaStream, DeviceBuffer, DeviceRange, Nvrtc, Program, SearchPath,
 };
 use frostgraph::{Device, ErrorCode};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 const OUT: i64 = 5;
 const TENSOR: i64 = 6;
@@ -46,6 +49,34 @@ fn plan() -> LaunchPlan {
     plan.region("scratch", 1000);
     plan.steps = vec![Step::Kernel(spin()), Step::Kernel(store(2))];
     plan
+}
+
+/// A graph with one CUDA plan of one kernel, and its bound tensors with their bytes.
+fn product() -> (Graph, [(TensorId, u64); 4]) {
+    let mut g = Graph::new(GraphOptions::default());
+    let token = g.tensor(Tensor::new("token", [1, 64, 32]));
+    let weight = g.tensor(Tensor::new("weight", [2, 32, 16]).strides([512, 1, 32]));
+    let offsets = g.tensor(Tensor::new("offsets", [3, 1, 1]).dtype(DType::I32));
+    let out = g.moe_grouped_matmul(token, weight, offsets, MoeGroupedMatmul::default()).unwrap().output;
+    g.output(out).unwrap();
+    (g, [(token, 64 * 32 * 2), (weight, 2 * 512 * 2), (offsets, 12), (out, 64 * 16 * 2)])
+}
+
+/// Tuning on the caller's stream and buffers: the fake driver's events are always 1.5 ms apart.
+fn tuning(stream: &CudaStream) {
+    let (graph, operands) = product();
+    let built = graph.build(&Device::cuda(1).unwrap()).unwrap();
+    let device = CudaDevice::open(1).unwrap();
+    let buffers: Vec<DeviceBuffer> = operands.iter().map(|(_, n)| DeviceBuffer::new(&device, *n).unwrap()).collect();
+    let scratch = DeviceBuffer::new(&device, built.tune_workspace_bytes().max(1)).unwrap();
+    let mut bindings = Bindings::new();
+    for ((id, n), b) in operands.iter().zip(&buffers) {
+        bindings.device(built.uid(*id).unwrap(), b.range().address, *n);
+    }
+    let mut workspace = Workspace::device(scratch.range().address, scratch.bytes());
+    let tuned = built.tune(&Stream::cuda(stream.raw()), &mut bindings, &mut workspace, Duration::ZERO).unwrap();
+    assert_eq!((tuned.best().to_string().as_str(), tuned.timings.len()), ("moe_grouped_matmul_sm90", built.plan_count()));
+    assert_eq!(tuned.timings[0].times, [Duration::from_micros(1500); 3]);
 }
 
 /// What the child does; each `mark` splits the trace.
@@ -89,6 +120,8 @@ fn scenario(mark: &dyn Fn(&str)) {
     out.read(8, &mut bytes).unwrap();
     assert_eq!(u64::from_ne_bytes(bytes), 7);
     assert_eq!(out.read(256, &mut bytes).unwrap_err().code, ErrorCode::BufferSize);
+    mark("tune");
+    tuning(&stream);
     mark("fail");
     std::env::set_var("FAKE_CUDA_FAIL", "cuLaunchKernelEx");
     let e = program.execute(stream.raw(), &operand, scratch.range()).unwrap_err();
@@ -158,8 +191,9 @@ fn every_driver_call_is_the_intended_one() {
     // The child is a machine without NVRTC: its kernels come from a bundle.
     let cache = CubinCache::new(None, 0);
     let mut bundle = Bundle::default();
-    for launch in [spin(), store(1)] {
-        bundle.insert(&launch.kernel, &cache.kernel(&nvrtc, "sm_90a", &launch.kernel).unwrap()).unwrap();
+    let of_product = product().0.build(&Device::describe("sm_90").unwrap()).unwrap().best().unwrap().kernels().unwrap();
+    for kernel in of_product.iter().chain([&spin().kernel, &store(1).kernel]) {
+        bundle.insert(kernel, &cache.kernel(&nvrtc, "sm_90a", kernel).unwrap()).unwrap();
     }
     let bundle_file = dir.path().join("kernels.fgb");
     bundle.save(&bundle_file).unwrap();
@@ -211,6 +245,26 @@ fn every_driver_call_is_the_intended_one() {
     assert_eq!(capture[1], format!("cuStreamBeginCapture_v2 {stream} mode 1"));
     assert_eq!(capture[2..4], launches);
     assert!(capture.contains(&format!("cuGraphLaunch {stream}").as_str()));
+
+    // One execution that is not counted and three that are, each between two events.
+    let tune: Vec<&str> = part("tune")
+        .into_iter()
+        .filter(|l| ["cuEventRecord", "cuLaunchKernelEx", "cuEventSynchronize"].iter().any(|c| l.starts_with(c)))
+        .collect();
+    let shape: String = tune
+        .iter()
+        .map(|l| {
+            if l.contains("Record") {
+                'r'
+            } else if l.contains("Launch") {
+                'l'
+            } else {
+                's'
+            }
+        })
+        .collect();
+    assert_eq!(shape, "rlrs".repeat(4), "{tune:?}");
+    assert!(tune[1].contains("fg_moe_main") && tune[1].contains(&format!("stream {stream}")), "{tune:?}");
 
     // Destructors relax the capture mode around each call and give it back (report 133), in the right context, and go on after a failure.
     let drops = part("drop");

@@ -73,13 +73,18 @@ mod verbs {
     use frostgraph::engines::Target;
     use frostgraph::runtime::cubin_cache::Entry;
     use frostgraph::runtime::{compile_kernel, Bundle, CubinCache};
+    use frostgraph::tensor_file::check_writable;
     use frostgraph::{Error, ErrorCode};
     use serde_json::{json, Value};
+    use std::collections::BTreeSet;
     use std::fmt::Write;
 
     pub fn compile(args: &CompileArgs) -> Result<Report> {
+        if let Some(path) = &args.out {
+            check_writable(path)?;
+        }
         let (mut bundle, mut rows, mut list) = (Bundle::default(), Vec::new(), Vec::new());
-        let mut notes = Vec::new();
+        let (mut notes, mut seen) = (Vec::new(), BTreeSet::new());
         for arch in &args.arch {
             let graph = GraphArgs { graph: args.graph.clone(), device: arch.clone(), strict: args.strict, opt_in: args.opt_in };
             let source = graph.read()?;
@@ -92,6 +97,9 @@ mod verbs {
                 ));
             };
             let target = Target::nvrtc_arch(cc);
+            if !seen.insert(target.clone()) {
+                continue;
+            }
             let plan = args.choice.choose(&built)?;
             notes = plans::notes(&source);
             let kernels = plan.kernels()?;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, clap::Args)]
 pub struct ChoiceArgs {
     /// Place in the list that `plans` prints; it is used or the command fails.
-    #[arg(long, value_name = "INDEX", conflicts_with_all = ["engine", "record"])]
+    #[arg(long, allow_negative_numbers = true, value_name = "INDEX", conflicts_with_all = ["engine", "record"])]
     pub plan: Option<PlanArg>,
     /// Engine by name or id.
     #[arg(long, conflicts_with = "record")]
@@ -18,7 +18,7 @@ pub struct ChoiceArgs {
     #[arg(long = "knob", requires = "engine", value_name = "NAME=VALUE")]
     pub knobs: Vec<String>,
     /// Position (in execution order) of the node that --engine is for, when the graph has several.
-    #[arg(long, requires = "engine", default_value_t = 0)]
+    #[arg(long, allow_negative_numbers = true, requires = "engine", default_value_t = 0)]
     pub node: usize,
     /// Plan record that `tune --save` wrote.
     #[arg(long)]

@@ -36,8 +36,9 @@ impl GraphArgs {
     /// Reads the graph. Errors carry the file's name before the place inside it.
     pub fn read(&self) -> Result<Source> {
         let strictness = if self.strict { Strictness::Strict } else { Strictness::Lenient };
-        let label = self.graph.display().to_string();
-        let loaded = if self.graph.as_os_str() == "-" {
+        let piped = self.graph.as_os_str() == "-";
+        let label = if piped { "standard input".to_owned() } else { self.graph.display().to_string() };
+        let loaded = if piped {
             let mut text = String::new();
             std::io::stdin()
                 .read_to_string(&mut text)
@@ -84,7 +85,7 @@ pub fn device(name: &str) -> Result<Device> {
 fn cuda(name: &str) -> Result<Device> {
     let ordinal = match name {
         "cuda" => Some(0),
-        _ => name.strip_prefix("cuda:").and_then(|n| n.parse::<u32>().ok()),
+        _ => name.strip_prefix("cuda:").and_then(|n| n.parse::<u32>().ok().filter(|x| x.to_string() == n)),
     };
     let Some(ordinal) = ordinal else {
         return Err(Error::new(ErrorCode::BadDevice, format!("device '{name}'"), "cpu, cuda:N or an architecture such as sm_90"));

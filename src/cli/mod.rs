@@ -35,10 +35,10 @@ struct Cli {
     #[arg(long, global = true, value_enum, default_value_t = Format::Human)]
     format: Format,
     /// Columns of human output; the terminal's, or 100, when not given.
-    #[arg(long, global = true, value_parser = clap::value_parser!(u16).range(40..))]
+    #[arg(long, allow_negative_numbers = true, global = true, value_parser = clap::value_parser!(u16).range(40..))]
     width: Option<u16>,
     /// Worker threads of the CPU engines; all cores when not given. Results do not depend on it.
-    #[arg(long, global = true, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, allow_negative_numbers = true, global = true, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
 }
 

@@ -14,7 +14,7 @@ pub struct Args {
     #[command(flatten)]
     graph: GraphArgs,
     /// Most plans to list; a graph of n nodes has about n times as many as one node has.
-    #[arg(long, default_value_t = 32)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 32)]
     limit: usize,
 }
 

@@ -3,7 +3,7 @@
 use super::choose::ChoiceArgs;
 use super::load::GraphArgs;
 use super::report::{Exit, Report};
-use super::runner::Runner;
+use super::runner::Buffers;
 use super::{plans, progress, text, Style};
 use frostgraph::graph::FrozenGraph;
 use frostgraph::plan::Built;
@@ -12,7 +12,7 @@ use frostgraph::tensor_file::{self, TensorFile};
 use frostgraph::{Error, ErrorCode, Result};
 use serde_json::{json, Value};
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Options of `run`.
 #[derive(Debug, Clone, clap::Args)]
@@ -38,7 +38,7 @@ pub struct DataArgs {
     #[arg(long)]
     inputs: Option<PathBuf>,
     /// Fill inputs from this seed: all of them, or with --inputs those that the file lacks. 0 without --inputs.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     seed: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ pub fn run(args: &Args, style: Style) -> Result<Report> {
     let built = args.graph.build(&source)?;
     let plan = args.choice.choose(&built)?;
     if let Some(path) = &args.outputs {
-        writable(path)?;
+        tensor_file::check_writable(path)?;
     }
     let mut notes = plans::notes(&source);
     let executable = plan.compile()?;
@@ -83,9 +83,9 @@ pub fn run(args: &Args, style: Style) -> Result<Report> {
         sample::check_auxiliaries(built.graph(), &inputs)?;
     }
     let results = sample::outputs(built.graph(), &inputs)?;
-    let mut runner = Runner::new(&executable, built.graph(), &inputs, results)?;
-    let time = progress::spin("running", || runner.run())?;
-    let results = runner.finish()?;
+    let mut buffers = Buffers::new(&built, &inputs, results, executable.workspace_bytes())?;
+    let time = progress::spin("running", || buffers.with(|s, b, w| executable.execute_timed(s, b, w)))?;
+    let results = buffers.finish()?;
     if let Some(path) = &args.outputs {
         tensor_file::write_file(path, built.graph(), &sample::output_ids(built.graph()), &results, &inputs)?;
     }
@@ -118,24 +118,6 @@ pub fn run(args: &Args, style: Style) -> Result<Report> {
         "warnings": plans::warnings_json(&source),
     });
     Ok(Report { human, json, notes, exit: if passed { Exit::Success } else { Exit::CheckFailed } })
-}
-
-/// A path that cannot be written is found out before minutes of work, not after.
-fn writable(path: &Path) -> Result<()> {
-    let parent = match path.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        Some(_) | None => Path::new("."),
-    };
-    let fault = |given: &str| {
-        Err(Error::new(ErrorCode::FileWrite, given, "a file in a directory that exists").at(path.display().to_string()))
-    };
-    if path.file_name().is_none() || path.is_dir() {
-        return fault("a directory");
-    }
-    if !parent.is_dir() {
-        return fault("a directory that does not exist");
-    }
-    Ok(())
 }
 
 fn outputs_text(out: &mut String, built: &Built, checked: Option<&[Comparison]>) -> bool {

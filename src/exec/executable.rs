@@ -12,6 +12,7 @@ use crate::{Device, Error, ErrorCode, Result};
 use frostgraph_engines::{Target, Uid};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// A plan that is ready to run. Holds no buffers: two threads may execute one executable at a time with different bindings and workspaces.
 #[derive(Debug)]
@@ -165,9 +166,31 @@ impl Executable {
     }
 }
 
+impl Executable {
+    /// One execution that is waited for, and how long the work itself took: on the CPU the call, on a CUDA device the time between two
+    /// events around it on the stream. For tuning and benchmarks: it allocates the events, and the stream must not be capturing.
+    ///
+    /// Errors: those of [`Executable::execute`], and FG6003.
+    pub fn execute_timed(&self, stream: &Stream, bindings: &mut Bindings<'_>, workspace: &mut Workspace<'_>) -> Result<Duration> {
+        #[cfg(feature = "cuda")]
+        if let (Backend::Cuda(program), Stream::Cuda(raw)) = (&self.backend, stream) {
+            use crate::runtime::CudaEvent;
+            let [before, after] = [CudaEvent::new(program.device())?, CudaEvent::new(program.device())?];
+            before.record_raw(*raw)?;
+            self.execute(stream, bindings, workspace)?;
+            after.record_raw(*raw)?;
+            after.synchronize()?;
+            return Ok(Duration::from_secs_f64(f64::from(after.ms_since(&before)?.max(0.0)) * 1e-3));
+        }
+        let started = Instant::now();
+        self.execute(stream, bindings, workspace)?;
+        Ok(started.elapsed())
+    }
+}
+
 fn absent(device: &Device) -> Error {
     let given = format!("an execution on {}, which is only described", device.target.name());
-    Error::new(ErrorCode::BadDevice, given, "a plan built for a device of this machine, such as Device::cpu()")
+    Error::new(ErrorCode::BadDevice, given, "a plan built for a device of this machine: the CPU, or a CUDA device by its number")
 }
 
 /// Uid → place in the operand list.

@@ -14,6 +14,7 @@ mod rank;
 mod record;
 mod select;
 mod text;
+mod tune;
 mod walk;
 
 pub use built::{Built, NodePlans, Ranked};
@@ -22,4 +23,5 @@ pub use options::BuildOptions;
 pub(crate) use options::EngineSwitches;
 pub use record::PlanRecord;
 pub use select::BuildOutcome;
+pub use tune::{Timing, Tuned};
 pub use walk::Plan;

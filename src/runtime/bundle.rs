@@ -173,14 +173,12 @@ impl Bundle {
         Ok(Bundle { place: at, ..bundle })
     }
 
-    /// Writes a file: beside, then renamed.
+    /// Writes a file in a folder that exists: beside, then renamed.
     ///
     /// # Errors
     /// FG5002.
     pub fn save(&self, path: &Path) -> Result<()> {
-        super::cubin_cache::put(path.parent().unwrap_or(Path::new("")), path, &self.to_bytes()).map_err(|e| {
-            Error::new(ErrorCode::FileWrite, e.to_string(), "a folder that can be written").at(path.display().to_string())
-        })
+        crate::files::write_beside(path, &self.to_bytes())
     }
 
     /// Makes this process take kernels from the bundle before it asks the cache or NVRTC.

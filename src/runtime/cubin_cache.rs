@@ -145,7 +145,7 @@ impl CubinCache {
         if bytes.len() as u64 > self.max_bytes {
             return;
         }
-        match put(dir, &path, &bytes) {
+        match std::fs::create_dir_all(dir).and_then(|()| crate::files::replace(&path, &bytes)) {
             Ok(()) => self.prune(dir, &path),
             Err(e) => {
                 self.unwritable.get_or_init(|| {
@@ -275,27 +275,6 @@ fn is_temp(path: &Path) -> bool {
 fn files_of(dir: &Path) -> Vec<(PathBuf, std::fs::Metadata)> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|e| Some((e.path(), e.metadata().ok()?))).filter(|(_, m)| m.is_file()).collect()
-}
-
-/// Writes beside, syncs, renames. The temporary's name is unique in this process and, through the pid, on this machine; across machines
-/// that share a folder `create_new` refuses a clash.
-pub(crate) fn put(dir: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    use std::io::Write;
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static SERIAL: AtomicU64 = AtomicU64::new(0);
-    std::fs::create_dir_all(dir)?;
-    let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.subsec_nanos());
-    let temp = dir.join(format!("fg-{}-{}-{nanos}.tmp", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed)));
-    let result = (|| {
-        let mut file = std::fs::File::options().write(true).create_new(true).open(&temp)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&temp, path)
-    })();
-    if result.is_err() {
-        let _ = std::fs::remove_file(&temp);
-    }
-    result
 }
 
 #[cfg(test)]

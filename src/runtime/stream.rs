@@ -155,9 +155,14 @@ impl CudaEvent {
     /// # Errors
     /// FG6003.
     pub fn record(&self, stream: &CudaStream) -> Result<()> {
+        self.record_raw(stream.raw())
+    }
+
+    /// As [`CudaEvent::record`] on a stream of the caller, which is alive as for `execute`.
+    pub(crate) fn record_raw(&self, stream: u64) -> Result<()> {
         let _current = self.device.enter()?;
         // SAFETY: a live event and a live stream.
-        check("cuEventRecord", unsafe { sys::cuEventRecord(self.raw, stream.raw) })
+        check("cuEventRecord", unsafe { sys::cuEventRecord(self.raw, stream as sys::CUstream) })
     }
 
     /// Waits until the marked work is done.

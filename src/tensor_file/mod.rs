@@ -8,8 +8,9 @@ mod layout;
 mod read;
 mod write;
 
+pub use crate::files::{check_writable, write_beside};
 pub use read::TensorFile;
-pub use write::{write_beside, write_file};
+pub use write::write_file;
 
 use crate::graph::{FrozenGraph, TensorId};
 use frostgraph_engines::DType;

@@ -1,13 +1,13 @@
-//! Writing results: beside the target, then renamed, so that nothing half-written is ever seen.
+//! Writing results.
 
 use super::layout::{blocks, file_shape};
 use super::{file_dtype, key};
+use crate::files::write_beside;
 use crate::graph::{FrozenGraph, TensorId};
 use crate::sample::{label, HostTensors};
 use crate::{Error, ErrorCode, Result};
 use safetensors::tensor::TensorView;
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
 
 /// Writes tensors of the graph to a safetensors file. `data` holds them, `inputs` the ragged offsets.
@@ -46,28 +46,4 @@ pub fn write_file(path: &Path, graph: &FrozenGraph, ids: &[TensorId], data: &Hos
     let bytes = safetensors::serialize(views, None)
         .map_err(|e| Error::new(ErrorCode::TensorFile, e.to_string(), "tensors that the format can hold"))?;
     write_beside(path, &bytes)
-}
-
-/// Writes a file beside its target, flushes it to disk and renames it into place. FG5002 otherwise, and nothing is left behind.
-pub fn write_beside(path: &Path, bytes: &[u8]) -> Result<()> {
-    let fault = |e: std::io::Error| {
-        Error::new(ErrorCode::FileWrite, e.to_string(), "a path that can be written").at(path.display().to_string())
-    };
-    let name = path.file_name().ok_or_else(|| fault(std::io::Error::other("no file name")))?;
-    if path.is_dir() {
-        return Err(fault(std::io::Error::other("is a directory")));
-    }
-    let beside = path.with_file_name(format!(".{}.{}.part", name.to_string_lossy(), std::process::id()));
-    let write = || {
-        let mut f = std::fs::OpenOptions::new().write(true).create_new(true).open(&beside)?;
-        f.write_all(bytes)?;
-        f.sync_all()?;
-        drop(f);
-        std::fs::rename(&beside, path)
-    };
-    write().map_err(|e| {
-        // The target is untouched; a failure to remove the part file adds nothing to the first fault.
-        let _ = std::fs::remove_file(&beside);
-        fault(e)
-    })
 }

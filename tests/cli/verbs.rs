@@ -217,7 +217,7 @@ fn standard_input_and_logs() {
         .unwrap();
     child.stdin.take().unwrap().write_all(format!("[cudnn_frontend] INFO {graph}\n").as_bytes()).unwrap();
     let o = child.wait_with_output().unwrap();
-    assert!(stdout(&o).starts_with("-: 1 node, 9 tensors, device cpu\n"), "{}", stdout(&o));
+    assert!(stdout(&o).starts_with("standard input: 1 node, 9 tensors, device cpu\n"), "{}", stdout(&o));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use frostgraph::exec::{Bindings, Executable, HostWorkspace, Stream, Workspace};
 use frostgraph::graph::{Graph, Mask, Sdpa, SdpaBackward, Tensor};
 use frostgraph::plan::BuildOptions;
 use frostgraph::{Device, ErrorCode};
+use std::time::Duration;
 
 fn build(g: &Graph) -> frostgraph::plan::Built {
     g.build_with(&Device::cpu(), &BuildOptions::all_engines()).unwrap()
@@ -36,6 +37,39 @@ fn every_plan_in_the_list_executes_field_report_120() {
         }
     }
     assert!(plans >= 30, "{plans} plans ran");
+}
+
+/// What a library keeps: the record of the fastest plan, timed on the caller's own buffers.
+#[test]
+fn tuning_gives_a_record_that_replays() {
+    let built = build(&forward_backward(SMALL, false));
+    let exe = built.best().unwrap().compile().unwrap();
+    let (mut want, mut data) = (Data::new(&exe, 7), Data::new(&exe, 7));
+    want.run(&exe).unwrap();
+    let need = built.tune_workspace_bytes();
+    assert_eq!(need, built.plans().map(|p| p.workspace_bytes().unwrap()).max().unwrap());
+    let mut scratch = HostWorkspace::new(need).unwrap();
+    let mut bindings = data.bindings();
+    let tuned = built.tune(&Stream::cpu(), &mut bindings, &mut scratch.workspace(), Duration::ZERO).unwrap();
+    drop(bindings);
+    assert!(exe.operands().iter().all(|o| data.bytes(o.uid) == want.bytes(o.uid)), "outputs are results");
+    assert!(tuned.failed.is_empty());
+    assert_eq!(tuned.timings.len(), built.plan_count());
+    assert!(tuned.timings.windows(2).all(|w| w[0].median() <= w[1].median()));
+    for t in &tuned.timings {
+        assert!(t.times.len() == 3 && t.times.is_sorted(), "three when there is no time for more");
+        assert!(t.fastest() == t.times[0] && t.median() == t.times[1]);
+        assert_eq!(t.workspace_bytes, t.plan.workspace_bytes().unwrap());
+    }
+    assert_eq!(built.replay(&tuned.best().records()).unwrap().to_string(), tuned.best().to_string());
+    // A list of which nothing runs ends in the first plan's fault, an empty one in the declines.
+    let e = built.tune(&Stream::cpu(), &mut data.bindings(), &mut Workspace::none(), Duration::ZERO).unwrap_err();
+    assert_eq!(e.code, ErrorCode::Workspace);
+    let none = BuildOptions { disable: Some(vec!["sdpa_fwd_cpu".into()]), allow_empty: true, ..BuildOptions::all_engines() };
+    let built = forward(SMALL, |_, _, _| {}).build_with(&Device::cpu(), &none).unwrap();
+    assert_eq!(built.tune_workspace_bytes(), 0);
+    let e = built.tune(&Stream::cpu(), &mut Bindings::new(), &mut Workspace::none(), Duration::ZERO).unwrap_err();
+    assert!(e.code == ErrorCode::NoPlan && !e.details.is_empty(), "{e}");
 }
 
 /// Which bytes of an output's buffer the graph declares: the lattice of a dense tensor, the 14 packed tokens of a ragged one.
