@@ -6,7 +6,7 @@ use crate::cases::{
 use crate::plan::{plan, Planned};
 use crate::special::{self, Special};
 use crate::{evidence, far};
-use frostgraph::engines::{row_by_name, Caps, DeclineCode, Feature, Target};
+use frostgraph::engines::{row_by_name, Arch, Caps, DeclineCode, Feature, Target};
 use frostgraph::{Device, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -151,17 +151,43 @@ impl Suite {
         Ok(listing)
     }
 
-    /// Rule S6: whatever a row claims, some case of the list asks of that very row.
+    /// Rule S6: whatever a row claims, some case of the list asks of that very row: every feature, every value of a knob, and of the Hopper rows every
+    /// feature at every kind of tiles with every type and in both modes.
     fn claims(self, engine: &str, listing: &Listing) {
         let cases = self.cases();
-        let asked = |label: &str| {
-            listing.features.iter().any(|(&i, features)| cases[i].engine == engine && features.iter().any(|f| f == label))
-        };
         let Some(row) = row_by_name(engine) else { return };
         let Caps::Sdpa(caps) = row.caps else { return };
+        let own: Vec<(&Case, &Vec<String>)> =
+            listing.features.iter().map(|(&i, f)| (&cases[i], f)).filter(|(c, _)| c.engine == engine).collect();
         // Rule V11 refuses query lengths without a padding mask, so no graph of ours can ask for this one alone.
-        let asked_for = |f: &Feature| *f != Feature::SeqQTrim;
-        let missing: Vec<&str> = caps.features.iter().filter(asked_for).map(|f| f.label()).filter(|l| !asked(l)).collect();
-        assert!(missing.is_empty(), "{engine} claims what no case of the list uses: {missing:?}");
+        let features: Vec<Feature> = caps.features.iter().filter(|f| *f != Feature::SeqQTrim).collect();
+        let mut missing = Vec::new();
+        for feature in &features {
+            let asked: Vec<&Case> = own.iter().filter(|(_, f)| f.iter().any(|x| x == feature.label())).map(|(c, _)| *c).collect();
+            if asked.is_empty() {
+                missing.push(feature.label().to_owned());
+            }
+            let hopper = matches!(caps.arch, Arch::Sm { lo: 90, hi: 90 });
+            for &native in caps.head_dims.native.iter().filter(|_| hopper) {
+                let here: Vec<&&Case> = asked.iter().filter(|c| flavour(caps.head_dims.native, c) == Some(native)).collect();
+                for dtype in caps.dtypes.iter().filter(|t| !here.iter().any(|c| c.dtype == **t)) {
+                    missing.push(format!("{} at {native:?} in {dtype}", feature.label()));
+                }
+                let modes = caps.features.has(Feature::Deterministic) && *feature != Feature::Deterministic;
+                for mode in [false, true].iter().filter(|m| modes && !here.iter().any(|c| c.deterministic == **m)) {
+                    missing.push(format!("{} at {native:?}, deterministic {mode}", feature.label()));
+                }
+            }
+        }
+        for domain in row.knobs {
+            let asked = |v: &i64| own.iter().any(|(c, _)| c.knobs.contains(&(domain.knob, *v)));
+            missing.extend(domain.values.iter().filter(|v| !asked(v)).map(|v| format!("{} {v}", domain.knob.name())));
+        }
+        assert!(missing.is_empty(), "{engine} claims what no case of the list uses: {missing:#?}");
     }
+}
+
+/// The native head dims whose tiles a case runs on: the smallest that hold its own.
+fn flavour(native: &[(i64, i64)], case: &Case) -> Option<(i64, i64)> {
+    native.iter().copied().filter(|d| d.0 >= case.d_qk && d.1 >= case.d_v).min()
 }

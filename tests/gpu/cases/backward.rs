@@ -149,6 +149,34 @@ fn sm90_wide(shared: &[Case]) -> Vec<Case> {
     all.into_iter().map(|c| Case { engine: BWD_SM90, ..c }).collect()
 }
 
+/// What the lists above leave out of the product (feature claimed) × (tiles) × (types) and × (modes): `Suite::claims` counts it.
+fn sm90_claimed() -> Vec<Case> {
+    let mut all = Vec::new();
+    // Full head dims of each kind of tiles, and smaller unequal ones.
+    let dims = [
+        ((64, 64), (64, 40)),
+        ((128, 128), (128, 96)),
+        ((192, 128), (192, 104)),
+        ((192, 192), (192, 136)),
+        ((256, 256), (256, 200)),
+    ];
+    for (n, (full, unequal)) in dims.into_iter().enumerate() {
+        for (i, dtype) in [DType::BF16, DType::F16].into_iter().enumerate() {
+            let at = |(d_qk, d_v), turn: usize| {
+                let deterministic = (n + i + turn).is_multiple_of(2);
+                Case { d_qk, d_v, dtype, deterministic, h_kv: KV_HEADS[(n + turn) % 3], ..Case::default() }
+            };
+            all.push(Case { s_q: 1, s_kv: 65, sink: true, strided_stats: true, ..at(unequal, 0) });
+            let (q, kv) = (vec![130, 0, 64], vec![100, 130, 31]);
+            let lens = Lens::Thd { q, kv, head_major: i == 0, wide: n % 2 == 0 };
+            all.push(Case { b: 3, lens, mask: MaskKind::CausalBottomRight, ..at(full, 1) });
+            let bias = Some(([DType::F32, dtype][n % 2], true));
+            all.push(Case { s_q: 99, s_kv: 132, bias, mask: MaskKind::Band(5), ..at(full, 0) });
+        }
+    }
+    all.into_iter().map(|c| Case { engine: BWD_SM90, ..c }).collect()
+}
+
 /// The list, in a fixed order: a new group goes behind the others, because numbers are how a case is named.
 pub fn all() -> Vec<Case> {
     let mut all = product();
@@ -157,5 +185,6 @@ pub fn all() -> Vec<Case> {
     all.extend(own);
     all.extend(later);
     all.extend(wide);
+    all.extend(sm90_claimed());
     all
 }

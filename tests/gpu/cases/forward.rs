@@ -341,10 +341,46 @@ fn hopper_tiles() -> Vec<Case> {
     all
 }
 
+/// What the Hopper row's list leaves out of the product (feature claimed) × (tiles) × (types): `Suite::claims` counts it.
+fn hopper_claimed() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (n, (d_qk, d_v)) in [(64, 64), (128, 128), (192, 128), (256, 256)].into_iter().enumerate() {
+        for (i, dtype) in DTYPES.into_iter().enumerate() {
+            let base = Case { engine: HOPPER, d_qk, d_v, dtype, h_kv: KV_HEADS[(n + i) % 3], ..Case::default() };
+            let fwd = Fwd { max_sum: true, ..Fwd::default() };
+            let bias = Some(([dtype, DType::F32][n % 2], true));
+            all.push(Case { s_q: 99, s_kv: 132, bias, sink: true, mask: MaskKind::Band(5), fwd, ..base.clone() });
+            let padded = Lens::Padded { q: vec![130, 31], kv: vec![7, 130] };
+            all.push(Case { lens: padded.clone(), sink: true, mask: MaskKind::Causal, fwd, ..base.clone() });
+            let fwd = Fwd { scale: ScaleKind::Tensor, ..Fwd::default() };
+            let thd = Lens::Thd { q: vec![130, 1], kv: vec![65, 130], head_major: i == 0, wide: n % 2 == 0 };
+            all.push(Case { lens: thd, mask: MaskKind::CausalBottomRight, fwd, ..base.clone() });
+            let fwd = Fwd { scale: ScaleKind::Zero, cu: true, stats: StatsKind::Log2, ..Fwd::default() };
+            all.push(Case { lens: padded, strided_stats: true, mask: MaskKind::CausalWindow(33), fwd, ..base });
+        }
+    }
+    all
+}
+
+/// The largest split counts: of keys that fill them, and of fewer keys than splits.
+fn many_splits() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (i, splits) in [128, 256].into_iter().enumerate() {
+        for (j, s_kv) in [20_001, 200].into_iter().enumerate() {
+            let (d, mask) = ([64, 128][j], [MaskKind::None, MaskKind::CausalBottomRight][i]);
+            let base = Case { engine: DECODE, b: 1, h_q: 8, h_kv: 2, s_q: 2, s_kv, d_qk: d, d_v: d, mask, ..Case::default() };
+            all.push(Case { knobs: vec![(Knob::SplitKv, splits)], dtype: DTYPES[(i + j) % 2], ..base });
+        }
+    }
+    all
+}
+
 /// The list, in a fixed order: a new group goes behind the others, because numbers are how a case is named.
 pub fn all() -> Vec<Case> {
     let mut all = [product(), lengths(), tails(), features(), paged(), knobs(), flavours()].concat();
     let own = hopper(&all);
     all.extend(own);
+    all.extend(hopper_claimed());
+    all.extend(many_splits());
     all
 }

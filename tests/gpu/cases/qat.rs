@@ -154,5 +154,12 @@ pub fn backward() -> Vec<Case> {
     }
     all.extend(list(QAT_BWD_SM90, &[false, true]));
     all.extend(hopper_only());
+    // Lengths and single rows in both modes at both head dims: the list deals the modes so that each has them at one.
+    for (d, deterministic) in [(64, false), (64, true), (128, false), (128, true)] {
+        let base = Case { engine: QAT_BWD_SM90, d_qk: d, d_v: d, deterministic, h_kv: 2, ..Case::default() };
+        let lens = Lens::Padded { q: vec![130, 77], kv: vec![100, 0] };
+        all.push(Case { lens, mask: MaskKind::CausalBottomRight, ..base.clone() });
+        all.push(Case { s_q: 1, s_kv: 200, ..base });
+    }
     all
 }
