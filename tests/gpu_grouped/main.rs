@@ -22,7 +22,8 @@ mod want;
 mod work;
 
 use cases::Case;
-use frostgraph::engines::{family_of, row_by_name, Caps, Facts, Knobs, LaunchPlan, Target};
+use frostgraph::engines::grouped_gemm::GroupedGemmFacts;
+use frostgraph::engines::{family_of, row_by_name, Caps, DType, Facts, Feature, Knobs, LaunchPlan, Target};
 use frostgraph::Result;
 
 /// The rows that this program proves: the first by default, the other with `--engine NAME`, over the cases that it serves.
@@ -78,7 +79,25 @@ fn bare(caps: &Caps, list: &[Facts]) -> Vec<String> {
     let inputs = caps.inputs.iter().filter(|x| !facts.iter().any(|f| (f.ab, f.sf, f.sf_vec) == **x)).map(|x| format!("{x:?}"));
     let c = caps.c.iter().filter(|x| !facts.iter().any(|f| f.c == **x)).map(|x| format!("C {x}"));
     let d = caps.d.iter().filter(|x| !facts.iter().any(|f| f.d == **x)).map(|x| format!("D {x}"));
-    features.chain(inputs).chain(c).chain(d).collect()
+    // Two by two, where the operation has both: FP8 results and their scales come of FP8 inputs, and FP8 alone may be n-major.
+    let fp8 = |t: DType| matches!(t, DType::F8E4M3 | DType::F8E5M2);
+    let narrow = |x: &Feature| matches!(x, Feature::OutputScales | Feature::DiscreteColSfd | Feature::NMajorB);
+    let mut pairs = Vec::new();
+    let mut note = |what: String, own: &dyn Fn(&GroupedGemmFacts) -> bool, is_fp8: bool| {
+        let own: Vec<_> = facts.iter().filter(|f| own(f)).collect();
+        let features = caps.features.iter().filter(|x| is_fp8 || !narrow(x));
+        pairs.extend(features.filter(|x| !own.iter().any(|f| f.features.has(*x))).map(|x| format!("{what} with {x}")));
+        pairs.extend(caps.c.iter().filter(|c| !own.iter().any(|f| f.c == **c)).map(|c| format!("{what} with C {c}")));
+        let d = caps.d.iter().filter(|d| fp8(**d) == is_fp8 && !own.iter().any(|f| f.d == **d));
+        pairs.extend(d.filter(|_| what.contains('/')).map(|d| format!("{what} with D {d}")));
+    };
+    for &(ab, sf, vec) in caps.inputs {
+        note(format!("{ab} {sf}/{vec}"), &|f| (f.ab, f.sf, f.sf_vec) == (ab, sf, vec), fp8(ab));
+    }
+    for &d in caps.d {
+        note(format!("D {d}"), &|f| f.d == d, fp8(d));
+    }
+    features.chain(inputs).chain(c).chain(d).chain(pairs).collect()
 }
 
 fn main() {

@@ -27,7 +27,7 @@ mod spin;
 mod work;
 
 use cases::Case;
-use frostgraph::engines::{Caps, Facts, Knobs, LaunchPlan, Target};
+use frostgraph::engines::{Caps, DType, Facts, Feature, Knobs, LaunchPlan, Target};
 use frostgraph::Result;
 
 /// The row under test.
@@ -51,7 +51,27 @@ fn bare(caps: &Caps, list: &[Facts]) -> Vec<String> {
         .filter(|x| !used(&|f| (f.expect_moe().input, f.expect_moe().scales.map(|s| (s.dtype, s.vec))) == **x))
         .map(|x| format!("{x:?}"));
     let outputs = caps.output.iter().filter(|x| !used(&|f| f.expect_moe().output == **x)).map(|x| x.to_string());
-    features.chain(inputs).chain(outputs).collect()
+    // Two by two; narrow operands have k contiguous alone.
+    let mut pairs = Vec::new();
+    for input in caps.inputs {
+        let wide = matches!(input.0, DType::BF16 | DType::F16);
+        let own: Vec<&Facts> =
+            list.iter().filter(|f| (f.expect_moe().input, f.expect_moe().scales.map(|s| (s.dtype, s.vec))) == *input).collect();
+        pairs.extend(
+            caps.features
+                .iter()
+                .filter(|x| wide || *x != Feature::NMajorB)
+                .filter(|x| !own.iter().any(|f| f.features().has(*x)))
+                .map(|x| format!("{input:?} with {x}")),
+        );
+        pairs.extend(
+            caps.output
+                .iter()
+                .filter(|x| !own.iter().any(|f| f.expect_moe().output == **x))
+                .map(|x| format!("{input:?} with {x}")),
+        );
+    }
+    features.chain(inputs).chain(outputs).chain(pairs).collect()
 }
 
 fn main() {

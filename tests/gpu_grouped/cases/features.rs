@@ -154,3 +154,20 @@ pub fn list() -> Vec<Case> {
     }
     list
 }
+
+/// Pairs of an input or a result type with a kind of weights, a reading of C or a clamp that the sets and the rotation leave out of what both rows serve.
+pub fn pairs() -> Vec<Case> {
+    use DType::{F16, F32, F4E2M1, F8E4M3, F8E5M2, F8E8M0};
+    let (e5m2, fp4, nvfp4) = (plain(F8E5M2, F8E8M0, 32), plain(F4E2M1, F8E8M0, 32), plain(F4E2M1, F8E4M3, 16));
+    let c = Formula::PreactivationC;
+    let all = [
+        Case { weights: Weights::Pool, clamp: Some(2.5), ..e5m2.clone() },
+        Case { weights: Weights::Addresses, ..e5m2 },
+        Case { weights: Weights::Pool, d: F32, formula: c, ..fp4.clone() },
+        Case { weights: Weights::Addresses, d: F16, c: F16, ..fp4 },
+        Case { weights: Weights::Addresses, d: F32, ..nvfp4.clone() },
+        Case { weights: Weights::Pool, d: F16, formula: c, ..nvfp4 },
+    ];
+    let shapes = [(1280, 160, 352, vec![256, 256, 512, 1024]), (600, 96, 160, vec![256, 512])];
+    all.iter().flat_map(|case| shapes.clone().map(|(m, n, k, ends)| Case { m, n, k, ends, ..case.clone() })).collect()
+}

@@ -9,10 +9,11 @@ use frostgraph::engines::grouped_gemm::{Formula, Weights};
 use frostgraph::engines::{DType, Knob, Knobs};
 
 /// Every case, with a name where it is a special case of the contract: the rotation through all plain switches, the features that it
-/// leaves out, the named ones.
+/// leaves out, the named ones, the pairs that all of these leave out.
 pub fn all() -> Vec<(String, Case)> {
     let unnamed = list::list().into_iter().chain(features::list());
-    unnamed.map(|c| (String::new(), c)).chain(named::named()).collect()
+    let pairs = features::pairs().into_iter().map(|c| (String::new(), c));
+    unnamed.map(|c| (String::new(), c)).chain(named::named()).chain(pairs).collect()
 }
 
 /// What is special about the data.
