@@ -1,6 +1,6 @@
 //! Buffers with plausible data, and event timing.
 
-use crate::rounds::{alternate, Outcome, Pace, Turn};
+use crate::rounds::{alternate, median, Outcome, Pace, Turn};
 use frostgraph::exec::{Bindings, Executable, Operand, Stream, Workspace};
 use frostgraph::runtime::{CudaDevice, CudaEvent, CudaStream, DeviceBuffer, DeviceRange};
 use frostgraph::{DType, Error, ErrorCode, Result};
@@ -65,9 +65,8 @@ impl Gpu {
             }
         };
         let launches = (turn.measure_ms * batch as f64 / took).round().clamp(LAUNCHES.0, LAUNCHES.1);
-        let mut times = self.launch(launches as usize, &mut work)?;
-        times.sort_by(f64::total_cmp);
-        Ok(times[times.len() / 2])
+        let times = self.launch(launches as usize, &mut work)?;
+        median(&times).ok_or_else(|| Error::new(ErrorCode::CheckFailed, "no launch", "a time"))
     }
 
     /// Bytes a second that a large device copy reads and writes together.

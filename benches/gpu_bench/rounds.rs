@@ -55,12 +55,18 @@ pub struct Outcome {
     pub error: Option<String>,
 }
 
+/// The middle one, or the mean of the two in the middle, as the peers' scripts take it.
+pub fn median(times: &[f64]) -> Option<f64> {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (low, high) = (sorted.len().checked_sub(1)? / 2, sorted.len() / 2);
+    Some((sorted[low] + sorted[high]) / 2.0)
+}
+
 impl Outcome {
     /// The median of the turns; one that failed in a later round has none.
     pub fn ms(&self) -> Option<f64> {
-        let mut sorted = self.turns.clone();
-        sorted.sort_by(f64::total_cmp);
-        self.error.is_none().then(|| sorted.get(sorted.len() / 2).copied()).flatten()
+        self.error.is_none().then(|| median(&self.turns)).flatten()
     }
 
     /// How far the turns are apart, as a share of their median.

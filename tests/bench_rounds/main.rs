@@ -6,7 +6,7 @@ mod peers;
 mod rounds;
 
 use peers::Peers;
-use rounds::{about, alternate, case, line, Own, Pace, Turn, METHOD};
+use rounds::{about, alternate, case, line, median, Own, Pace, Turn, METHOD};
 use serde_json::{json, Value};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -78,6 +78,7 @@ fn rounds_alternate() {
     assert_eq!((outcomes[0].ms(), outcomes[0].spread()), (Some(1.0), Some(0.0)));
     assert_eq!((outcomes[1].ms(), outcomes[1].error.as_deref()), (None, Some("late")));
     assert_eq!(outcomes[2].turns, [3.0; 3]);
+    assert_eq!([&[][..], &[3.0], &[5.0, 2.0], &[9.0, 1.0, 4.0]].map(median), [None, Some(3.0), Some(3.5), Some(4.0)]);
     assert!(METHOD.contains("opposite order"));
     assert_eq!(PACE.json(), json!({ "rounds": 3, "warm_ms": 6.0, "measure_ms": 4.0 }));
 }
