@@ -91,6 +91,7 @@ pub static SOURCES: &[Source] = sources![
     "sdpa/bwd/mma/main_store.cuh",
     "sdpa/bwd/mma/reduce.cu",
     "sdpa/bwd/mma/zero.cu",
+    "sdpa/bwd/sm90/ahead.cuh",
     "sdpa/bwd/sm90/bias.cuh",
     "sdpa/bwd/sm90/config.cuh",
     "sdpa/bwd/sm90/cvt_t.cu",

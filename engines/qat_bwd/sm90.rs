@@ -37,7 +37,8 @@ fn choose(row: &Row, f: &SdpaFacts, target: &Target) -> Result<Plan, Decline> {
         return Err(row.decline(Code::Arch, "device=cpu", "the device is cpu; this row serves CUDA devices"));
     };
     let staged = f.features.has(Feature::Deterministic);
-    let choice = Choice { staged, ..configure(f, i64::from(*sm_count)) };
+    // `prep` does what blocks of the plain backward do for later heads.
+    let choice = Choice { staged, ahead: 0, ..configure(f, i64::from(*sm_count)) };
     let smem = choice.smem();
     if smem > i64::from(*smem_optin) {
         let reason = format!("the tiles need {smem} bytes of shared memory; the device has {smem_optin}");

@@ -94,6 +94,17 @@ impl Inputs {
     }
 }
 
+/// What `dot` does for main: the row sums of the first heads (batches first), of which it has either whole batches or a part of the first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DotShare {
+    /// Heads, over all batches.
+    pub(crate) heads: i64,
+    /// Their part of dq_accum is cleared.
+    pub(crate) accum: bool,
+    /// Counters to clear.
+    pub(crate) counters: i64,
+}
+
 /// A chain under construction; shared with the NVFP4 backward, which puts another kernel in front of the same ones.
 pub(crate) struct Chain<'a> {
     pub(crate) f: &'a SdpaFacts,
@@ -288,16 +299,24 @@ impl Chain<'_> {
         self.launch(ZERO, &[], grid, (256, 0), p);
     }
 
-    pub(crate) fn dot(&mut self) {
-        self.dot_clearing(true);
+    /// All heads, all of dq_accum, and the relay's counters.
+    pub(crate) fn whole(&self) -> DotShare {
+        let f = self.f;
+        let counters = if self.choice.route == Route::Relay { f.b * f.h_q * ceil_div(f.s_q, 32) } else { 0 };
+        DotShare { heads: f.b * f.h_q, accum: true, counters }
     }
 
-    /// `accum`: dq_accum is cleared as well.
-    pub(crate) fn dot_clearing(&mut self, accum: bool) {
+    pub(crate) fn dot(&mut self) {
+        self.dot_for(self.whole());
+    }
+
+    pub(crate) fn dot_for(&mut self, share: DotShare) {
         let f = self.f;
         let (o, d_o, q) = (&f.ports.o, &f.ports.d_o, &f.ports.q);
-        let accum = if accum && self.regions.dq_accum.is_some() { self.total_rows * self.choice.config.d_qk } else { 0 };
-        let turns = if self.choice.route == Route::Relay { f.b * f.h_q * ceil_div(f.s_q, 32) } else { 0 };
+        let all = share.heads == f.b * f.h_q;
+        let rows = if all { self.total_rows } else { share.heads * self.ws_rows };
+        let accum = if share.accum && self.regions.dq_accum.is_some() { rows * self.choice.config.d_qk } else { 0 };
+        let (batch, heads) = if share.heads < f.h_q { (1, share.heads) } else { (share.heads / f.h_q, f.h_q) };
         let mut p = Params::default();
         p.push("o", ptr(o));
         p.push("d_o", ptr(d_o));
@@ -315,15 +334,15 @@ impl Chain<'_> {
         p.strides(["o_sb", "o_sh", "o_ss"], o);
         p.strides(["do_sb", "do_sh", "do_ss"], d_o);
         p.i64("zero_f32", accum);
-        p.i64("zero_i32", turns);
-        p.sizes(&[("batch", f.b), ("heads_q", f.h_q), ("s_q", f.s_q), ("d_v", f.d_v), ("ws_rows", self.ws_rows)]);
+        p.i64("zero_i32", share.counters);
+        p.sizes(&[("batch", batch), ("heads_q", heads), ("s_q", f.s_q), ("d_v", f.d_v), ("ws_rows", self.ws_rows)]);
         let defines = [
             ("FG_BF16", self.bf16()),
             ("FG_PADDED", self.padded()),
             ("FG_THD", i64::from(self.thd)),
             ("FG_RAGGED_I64", self.ragged_i64()),
         ];
-        let grid = self.rows(64);
+        let grid = ceil_div(f.s_q, 64) * share.heads;
         self.launch(DOT, &defines, grid, (256, 0), p);
     }
 

@@ -9,6 +9,7 @@ pub(crate) mod lower;
 pub mod rows;
 pub mod rules;
 pub(crate) mod sm90;
+mod sm90_grid;
 pub mod workspace;
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! Lowers `sdpa_bwd_sm90`: the portable chain with its own main kernel, on wgmma. Parameters follow `kernels/sdpa/bwd/sm90/README.md`.
 
 use super::config::{Config, Partition, ROW_ROUND};
-use super::lower::{Chain, Inputs, Kernel, CVT, DBIAS_CVT, DOT, DSINK, REDUCE, ZERO};
+use super::lower::{Chain, DotShare, Inputs, Kernel, CVT, DBIAS_CVT, DOT, DSINK, REDUCE, ZERO};
 use super::rules;
+use super::sm90_grid::{grid, Grid};
 use super::workspace::{self, packed_tokens, round_up, Regions, Route};
 use crate::sdpa::arith::{ceil_div, product};
 use crate::sdpa::params::{ptr, Params};
 use crate::sdpa::Scale;
-use crate::{Arg, Decline, DeclineCode as Code, Facts, Feature, Knobs, LaunchPlan, Row, SdpaFacts, Target};
+use crate::{Arg, Decline, DeclineCode as Code, Facts, Feature, Knobs, LaunchPlan, Port, Row, SdpaFacts, Target};
 
 const CVT_T: Kernel = Kernel("cvt_t", "sdpa/bwd/sm90/cvt_t.cu", "fg_sdpa_bwd_sm90_cvt_t");
 const MAIN: Kernel = Kernel("main", "sdpa/bwd/sm90/main.cu", "fg_sdpa_bwd_sm90_main");
@@ -24,8 +25,6 @@ const KV_TILE: i64 = 128;
 const KV_TILE_WIDE: i64 = 64;
 /// Least head groups in turn of the staged relay: measured at head dim 128, where it then costs nothing beside the default mode.
 const STAGED_TURNS: i64 = 16;
-/// L2 bytes that the heads in flight may fill with Q, dO and the dQ accumulator.
-const L2_GROUP: i64 = 40 << 20;
 
 /// What shapes and device decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +41,8 @@ pub(crate) struct Choice {
     pub heads_item: i64,
     /// Head groups that take turns in the grid.
     pub interleave: i64,
+    /// Sections of the grid between a block and the heads it prepares; 0: `dot` prepares all.
+    pub ahead: i64,
     /// dS of a tile is kept in fp32 on its way to dBias.
     pub dbias: bool,
     /// The relay takes dQ from two tiles of shared memory.
@@ -50,19 +51,21 @@ pub(crate) struct Choice {
 
 impl Choice {
     /// Shared memory of main: K, V, two Q, two dO, two dS tiles and two of P in the wide form (later the staging of dK and dV), row statistics,
-    /// barriers, dS in fp32, staged dQ.
+    /// barriers, dS in fp32, staged dQ, rows of O and dO for later heads.
     pub(crate) fn smem(&self) -> i64 {
         let (d_qk, d_v) = self.dims;
         let rows = self.kv_tile + 2 * self.q_tile;
         let exchanged = if self.kv_tile == KV_TILE_WIDE { 4 } else { 2 };
         let to_dbias = i64::from(self.dbias && self.kv_tile == KV_TILE) * 4 * self.q_tile * self.kv_tile;
         let staged = i64::from(self.staged) * 8 * self.q_tile * d_qk;
+        let ahead = i64::from(self.ahead > 0) * 256 * d_v;
         2 * rows * (d_qk + d_v)
             + (2 * exchanged * self.q_tile * self.kv_tile).max(32_768)
             + 16 * self.q_tile
             + 128
             + to_dbias
             + staged
+            + ahead
     }
 
     /// What the kernels shared with the portable row read of its choice: padded head dims, tiles, route.
@@ -84,6 +87,11 @@ impl Choice {
         };
         let route = if f.features.has(Feature::Deterministic) { Route::Relay } else { Route::Atomic };
         rules::Choice { config, route }
+    }
+
+    /// Sections of main's grid; each has a counter where blocks prepare later ones.
+    fn sections(&self, f: &SdpaFacts) -> i64 {
+        ceil_div(f.b * (f.h_q / self.heads_item), self.interleave)
     }
 
     /// Rows that delta and dq_accum hold for each head, see [`workspace::ws_rows`]; whole query tiles as well.
@@ -145,37 +153,14 @@ pub(crate) fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
         129..=192 => ((192, 192), 64, KV_TILE_WIDE, 0),
         _ => ((256, 256), 64, KV_TILE_WIDE, 0),
     };
-    let causal = f.mask.right.is_some();
-    let heads_item = heads_item(f, kv_tile, causal, sm_count);
-    // Under a causal mask the longest work goes first; in the relay a block starts after the one whose turn precedes its own. Both want head
-    // groups to take turns in the grid, as many as fit L2.
-    let rows = L2_GROUP / (6 * dims.0 + 2 * dims.1);
-    let fit = (rows / (f.s_q * heads_item).max(1)).max(1);
-    let interleave = match f.features.has(Feature::Deterministic) {
-        true => fit.max(4),
-        false if causal && f.mask.left.is_none() => fit,
-        false => 1,
-    };
-    Choice { dims, q_tile, kv_tile, order, heads_item, interleave, dbias: f.ports.dbias.is_some(), staged: false }
+    let Grid { heads_item, interleave, ahead } = grid(f, kv_tile, 6 * dims.0 + 2 * dims.1, sm_count, idle_warps(f, dims));
+    Choice { dims, q_tile, kv_tile, order, heads_item, interleave, ahead, dbias: f.ports.dbias.is_some(), staged: false }
 }
 
-/// How many query heads of a group one block takes. Fewer partial sums and longer blocks against a shorter tail; measured on an H200.
-///
-/// Causal work is unequal: a group stays whole only while every multiprocessor still gets 15 blocks. Otherwise the largest share whose last wave is
-/// nearly full.
-fn heads_item(f: &SdpaFacts, kv_tile: i64, causal: bool, sm_count: i64) -> i64 {
-    let group = f.h_q / f.h_kv;
-    let shares = (1..=group).rev().filter(|h| group % h == 0);
-    let blocks = |heads: i64| f.b.saturating_mul(f.h_q / heads).saturating_mul(ceil_div(f.s_kv, kv_tile));
-    let enough = |heads: i64| {
-        let n = blocks(heads);
-        if causal && f.mask.left.is_none() {
-            n >= 15 * sm_count
-        } else {
-            10 * n >= 9 * sm_count * ceil_div(n, sm_count)
-        }
-    };
-    shares.into_iter().find(|&h| enough(h)).unwrap_or(1)
+/// Whether two warps of main have nothing to do and lengths do not matter: they can then prepare later heads.
+fn idle_warps(f: &SdpaFacts, dims: (i64, i64)) -> bool {
+    let lengths = f.ports.seq_len_q.is_some() || f.ports.seq_len_kv.is_some() || f.features.has(Feature::Thd);
+    !lengths && !f.features.has(Feature::Deterministic) && f.ports.bias.is_none() && dims.1 <= 128
 }
 
 /// Regions: delta, dq_accum, the relay's counters, the dBias sum, and the partial dK and dV where a group is split. `None` when a size leaves 64 bits.
@@ -187,6 +172,8 @@ pub(crate) fn carve(f: &SdpaFacts, c: &Choice, plan: &mut LaunchPlan) -> Option<
     r.dq_accum = Some(add("dq_accum", product(&[4, rows, c.dims.0])?)?);
     if f.features.has(Feature::Deterministic) {
         r.dq_sem = Some(add("dq_sem", product(&[4, turns(f)?])?)?);
+    } else if c.ahead > 0 {
+        r.dq_sem = Some(add("dq_sem", product(&[4, c.sections(f)])?)?);
     }
     let planes = workspace::dbias_planes(f);
     if planes > 0 {
@@ -227,7 +214,10 @@ pub fn lower(row: &Row, facts: &Facts, _knobs: &Knobs, target: &Target) -> Resul
     if f.ports.dbias.is_some() {
         chain.zero();
     }
-    chain.dot_clearing(!(c.staged && every_tile_is_visited(f)));
+    chain.dot_for(match c.ahead {
+        0 => DotShare { accum: !(c.staged && every_tile_is_visited(f)), ..chain.whole() },
+        n => DotShare { heads: n * c.interleave * c.heads_item, accum: true, counters: c.sections(f) },
+    });
     main(&mut chain, &c, MAIN, c.smem());
     if split(f, &c) {
         chain.reduce(c.heads_item);
@@ -317,6 +307,13 @@ pub(crate) fn main(chain: &mut Chain<'_>, c: &Choice, kernel: Kernel, smem: i64)
     p.push("bias", ptr(&ports.bias));
     p.push("dbias", dbias);
     chain.push_bias_strides(&mut p, dbias_sb);
+    let early = |port: &Option<Port>| port.clone().filter(|_| c.ahead > 0);
+    let (o, d_o) = (early(&ports.o), early(&ports.d_o));
+    p.push("ahead_o", ptr(&o));
+    p.push("ahead_do", ptr(&d_o));
+    p.strides(["ao_sb", "ao_sh", "ao_ss"], &o);
+    p.strides(["ado_sb", "ado_sh", "ado_ss"], &d_o);
+    p.sizes(&[("ahead", c.ahead)]);
     let [causal, window] = chain.mask_defines();
     let defines = [
         ("FG_BF16", chain.bf16()),
@@ -332,6 +329,7 @@ pub(crate) fn main(chain: &mut Chain<'_>, c: &Choice, kernel: Kernel, smem: i64)
         ("FG_DKV_WS", i64::from(split)),
         ("FG_DET", i64::from(f.features.has(Feature::Deterministic))),
         ("FG_STAGED", i64::from(c.staged)),
+        ("FG_AHEAD", i64::from(c.ahead > 0)),
         ("FG_BIAS", chain.bias_kind()),
         ("FG_DBIAS", i64::from(c.dbias)),
     ];

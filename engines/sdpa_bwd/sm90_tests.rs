@@ -3,7 +3,7 @@
 use super::goldens::sm90;
 use super::sm90::{choose, Choice};
 use crate::sdpa::testing::Case;
-use crate::{DType, DeclineCode as Code, Facts, Knobs, LaunchPlan, Step, Target};
+use crate::{Arg, DType, DeclineCode as Code, Facts, Knobs, LaunchPlan, Step, Target};
 
 fn h200() -> Target {
     Target::describe(90).expect("a known device")
@@ -106,9 +106,34 @@ fn a_group_is_split_until_the_device_is_busy() {
     assert_eq!(choice(&square(16_384, 128)).heads_item, 8);
     assert_eq!(names(&square(16_384, 128)), ["dot", "main", "cvt"]);
     assert_eq!(choice(&square(2048, 128)).heads_item, 8);
-    // Causal work is unequal and wants more blocks.
+    // Causal work is unequal: sections of about a block for each of 132 multiprocessors, a few blocks each in all, 40 MB of L2.
     let causal = |s| choice(&Case { right: Some(0), ..square(s, 128) });
-    assert_eq!((causal(16_384).heads_item, causal(16_384).interleave), (4, 1));
-    assert_eq!((causal(8192).heads_item, causal(8192).interleave), (2, 2));
-    assert_eq!((causal(4096).heads_item, causal(4096).interleave), (1, 10));
+    let grid = |s| (causal(s).heads_item, causal(s).interleave, causal(s).ahead);
+    assert_eq!(grid(16_384), (2, 1, 2));
+    assert_eq!(grid(8192), (2, 2, 2));
+    assert_eq!(grid(4096), (2, 4, 2));
+    assert_eq!(grid(2048), (1, 8, 2));
+    // The relay keeps many small blocks: each waits for the one before.
+    let relay = choice(&Case { right: Some(0), deterministic: true, ..square(4096, 128) });
+    assert_eq!((relay.heads_item, relay.interleave, relay.ahead), (1, 16, 0));
+}
+
+/// A section's heads are prepared by blocks of an earlier one; `dot` then stops at the first sections.
+#[test]
+fn dot_prepares_what_no_block_can() {
+    let case = Case { right: Some(0), ..square(4096, 128) };
+    let dot = |case: &Case| match &plan(case).steps[0] {
+        Step::Kernel(l) => {
+            let wanted = |name: &str| matches!(name, "zero_f32" | "zero_i32" | "heads_q");
+            (l.grid[0], l.names.iter().zip(&l.args).filter(|(n, _)| wanted(n)).map(|(_, a)| a.clone()).collect::<Vec<_>>())
+        }
+        Step::Host(_) => panic!("a kernel"),
+    };
+    // Two sections of four groups of two heads; eight sections have a counter each.
+    assert_eq!(dot(&case), (64 * 16, vec![Arg::I64(16 * 4096 * 128), Arg::I64(8), Arg::I32(16)]));
+    // Lengths, an order to keep, or too few heads: `dot` prepares all.
+    let all = |case: &Case, h: u32| assert_eq!(dot(case).0, 64 * h, "{case:?}");
+    all(&Case { deterministic: true, ..case }, 64);
+    all(&Case { padded: true, ..case }, 64);
+    all(&Case { h_q: 8, ..case }, 8);
 }

@@ -9,8 +9,8 @@
 #if !defined(FG_CAUSAL) || !defined(FG_WINDOW) || !defined(FG_PADDED) || !defined(FG_THD) || !defined(FG_RAGGED_I64)
 #error "main.cu needs FG_CAUSAL, FG_WINDOW, FG_PADDED, FG_THD, FG_RAGGED_I64"
 #endif
-#if !defined(FG_DKV_WS) || !defined(FG_DET) || !defined(FG_STAGED) || !defined(FG_BIAS) || !defined(FG_DBIAS)
-#error "main.cu needs FG_DKV_WS, FG_DET, FG_STAGED, FG_BIAS, FG_DBIAS"
+#if !defined(FG_DKV_WS) || !defined(FG_DET) || !defined(FG_STAGED) || !defined(FG_AHEAD) || !defined(FG_BIAS) || !defined(FG_DBIAS)
+#error "main.cu needs FG_DKV_WS, FG_DET, FG_STAGED, FG_AHEAD, FG_BIAS, FG_DBIAS"
 #endif
 
 namespace fg {
@@ -35,6 +35,7 @@ static_assert((TQ == 128 && DQK == 64 && DV == 64) || (TQ == 64 && DQK == 128 &&
 static_assert(!FG_BIAS || !FG_THD, "a bias comes with dense operands");
 static_assert(!FG_DBIAS || FG_BIAS, "dBias is that of a bias");
 static_assert(!FG_STAGED || (FG_DET && !FG_BIAS && !DQ_T && !WIDE), "stages are those of the relay, where they fit");
+static_assert(!FG_AHEAD || (!FG_PADDED && !FG_DET && !FG_DBIAS && !WIDE), "work is done ahead for dense graphs, by warps without another role");
 static_assert(!FG_THD || FG_PADDED, "THD takes its lengths from the length tensors");
 
 // ---- shared memory: every tile is 64-column chunks of 128-byte rows, 128-byte swizzle, 1024-byte aligned ----
@@ -47,8 +48,10 @@ constexpr u32 DS_ROOM = DS_BUFS * (DS_BYTES + P_BYTES) < 2 * STAGE_BYTES ? 2 * S
 constexpr u32 OFF_LSE = OFF_DS + DS_ROOM, OFF_DELTA = OFF_LSE + ST * TQ * 4, OFF_BAR = OFF_DELTA + ST * TQ * 4;
 constexpr u32 OFF_DS32 = OFF_BAR + 128;                               // dS in fp32 on its way to dBias
 constexpr u32 OFF_STAGE = OFF_BAR + 128, DQ_BYTES = TQ * DQK * 4;  // dQ on its way to dq_accum, two tiles
+constexpr int AHEAD_ROWS = 32;  // of O and dO, that each of two warps takes at a time (ahead.cuh)
+constexpr u32 OFF_AHEAD = OFF_BAR + 128, AHEAD_BYTES = FG_AHEAD ? 2 * AHEAD_ROWS * 4 * DV : 0;
 constexpr bool DBIAS_RING = FG_DBIAS && !WIDE;  // the wide loop adds to dBias itself
-constexpr u32 SMEM_BYTES = OFF_DS32 + (DBIAS_RING ? TQ * TK * 4 : 0) + (FG_STAGED ? 2 * DQ_BYTES : 0);
+constexpr u32 SMEM_BYTES = OFF_DS32 + (DBIAS_RING ? TQ * TK * 4 : 0) + (FG_STAGED ? 2 * DQ_BYTES : 0) + AHEAD_BYTES;
 static_assert(!FG_STAGED || OFF_STAGE % 16 == 0, "bulk adds");
 static_assert(SMEM_BYTES <= 232448, "shared memory of one CTA");
 

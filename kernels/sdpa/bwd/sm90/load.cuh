@@ -56,7 +56,7 @@ template <int ROWS, int D> FG_DEV void scrub_rows(u32 tile, i32 first, u32 lane)
 
 // One warp. LSE becomes -lse * log2e, delta stays; dead rows (past the length, or LSE = -inf because no key was kept) become (-inf, 0), which makes P
 // exactly 0 there whatever the caller left in LSE: no mask is needed on the q axis.
-template <class Rows> FG_DEV void stats(u32 smem, const Tile& t, i32 heads, i64 lse_ss, u32 lane, Rows&& rows) {
+template <class At> FG_DEV void stats(u32 smem, const Tile& t, i32 heads, i64 lse_ss, u32 lane, At&& rows_at) {
   if (FG_PADDED && kv_edge(t)) {
     mbar_wait(smem + BAR_KV_EDGE, 0);
     scrub_rows<TK, DQK>(smem + OFF_K, t.len_kv - t.kv0, lane);
@@ -69,9 +69,9 @@ template <class Rows> FG_DEV void stats(u32 smem, const Tile& t, i32 heads, i64 
   Ring r = {0, 1};
   constexpr int R = (TQ + 31) / 32;
 #pragma unroll 1
-  for (i32 h = t.h0; h < t.h0 + heads; h++) {
+  for (i32 n = 0; n < heads; n++) {
     const float *lse, *delta;
-    rows(h, lse, delta);
+    rows_at(t.h0 + n, lse, delta);
 #pragma unroll 1
     for (i32 qb = t.hi - 1; qb >= t.lo; qb--) {
       float l[R], d[R];

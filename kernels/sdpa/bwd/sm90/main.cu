@@ -15,6 +15,9 @@
 #endif
 #include "sdpa/bwd/sm90/store.cuh"
 #include "sdpa/bwd/sm90/turns.cuh"
+#if FG_AHEAD
+#include "sdpa/bwd/sm90/ahead.cuh"
+#endif
 
 namespace fg {
 
@@ -38,12 +41,13 @@ extern "C" __device__ const int fg_sdpa_bwd_sm90_main_smem = fg::SMEM_BYTES;
 
 extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_main(
     const __grid_constant__ TensorMap tm_q, const __grid_constant__ TensorMap tm_k, const __grid_constant__ TensorMap tm_v,
-    const __grid_constant__ TensorMap tm_do, const float* lse, const float* delta, float* dq_accum, i32* dq_sem, u16* dk_out, u16* dv_out,
+    const __grid_constant__ TensorMap tm_do, const float* lse, float* delta, float* dq_accum, i32* dq_sem, u16* dk_out, u16* dv_out,
     const i32* seq_q, const i32* seq_kv, const void* rag_q, const void* rag_k, const void* rag_v, const void* rag_do, const void* rag_lse,
     const void* rag_dk, const void* rag_dv, i64 mul_q, i64 mul_k, i64 mul_v, i64 mul_do, i64 mul_lse, i64 mul_dk, i64 mul_dv, i64 q_ss, i64 k_ss,
     i64 v_ss, i64 do_ss, i64 lse_sb, i64 lse_sh, i64 lse_ss, i64 dk_sb, i64 dk_sh, i64 dk_ss, i64 dv_sb, i64 dv_sh, i64 dv_ss, i32 batch,
     i32 heads_q, i32 heads_item, i32 group, i32 s_q, i32 s_kv, i32 d_qk, i32 d_v, i32 ws_rows, i32 window_left, i32 window_right, i32 bottom_right,
-    i32 interleave, float scale, const void* bias, float* dbias, i64 bias_sb, i64 bias_sh, i64 bias_ss, i64 dbias_sb, i64 dbias_sh, i64 dbias_ss) {
+    i32 interleave, float scale, const void* bias, float* dbias, i64 bias_sb, i64 bias_sh, i64 bias_ss, i64 dbias_sb, i64 dbias_sh, i64 dbias_ss,
+    const u16* ahead_o, const u16* ahead_do, i64 ao_sb, i64 ao_sh, i64 ao_ss, i64 ado_sb, i64 ado_sh, i64 ado_ss, i32 ahead) {
   using namespace fg;
   extern __shared__ __align__(1024) u8 smem_raw[];
   const u32 smem = smem_addr(smem_raw);
@@ -80,6 +84,13 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
   // Every role derives the work description itself, after its register reallocation: shared across the branch it would have to fit 24 registers.
   if (wg == 0) {
     regs_dec<AUX_REGS>();
+#if FG_AHEAD
+    if (warp >= 2) {
+      pdl_wait();
+      prepare(shape, {ahead_o, ao_sb, ao_sh, ao_ss}, {ahead_do, ado_sb, ado_sh, ado_ss}, delta, dq_accum, dq_sem, ahead, ws_rows, d_v, smem, warp - 2, lane);
+      return;
+    }
+#endif
     if (warp > (DBIAS_RING || FG_STAGED ? 3 : FG_DET ? 2 : 1)) return;
     const Tile t = make_tile(shape);
     if (t.lo >= t.hi) return;
@@ -108,9 +119,14 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
       if (lane == 0) relay(smem, t, heads_item, dq_sem + ((i64)t.b * heads_q + t.h0) * q_tiles, q_tiles);
     } else {
       pdl_wait();
+#if FG_AHEAD
+      await_section(shape, dq_sem, ahead, lane);
+#endif
       stats(smem, t, heads_item, lse_ss, lane, [&](i32 h, const float*& l, const float*& d) {
-        l = lse + ((FG_THD ? ragged_offset<FG_RAGGED_I64>(rag_lse, t.b, mul_lse) : (i64)t.b * lse_sb) + (i64)h * lse_sh);
-        d = delta + ws_row0<FG_THD>(token(rag_q, mul_q, q_ss, t.b), t.b, h, heads_q, ws_rows);
+        u32 b = (u32)t.b;
+        if (FG_AHEAD) opaque(b);  // else the batch's part of an address is kept across the heads, a register pair too many
+        l = lse + ((FG_THD ? ragged_offset<FG_RAGGED_I64>(rag_lse, t.b, mul_lse) : (i64)b * lse_sb) + (i64)h * lse_sh);
+        d = delta + ws_row0<FG_THD>(token(rag_q, mul_q, q_ss, t.b), (i32)b, h, heads_q, ws_rows);
       });
     }
     return;

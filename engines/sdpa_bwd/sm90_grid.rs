@@ -1,0 +1,70 @@
+//! How the wgmma backward cuts its work into blocks, and in which order they run. Measured on an H200 (`kernels/PERFORMANCE.md` section 12).
+
+use crate::sdpa::arith::ceil_div;
+use crate::{Feature, SdpaFacts};
+
+/// L2 bytes that the heads in flight may fill with Q, dO and the dQ accumulator.
+const L2_GROUP: i64 = 40 << 20;
+/// Blocks that every multiprocessor should get under a causal mask, where they are unequal; more in the relay, whose blocks wait for one another.
+const CAUSAL_BLOCKS: i64 = 4;
+const RELAY_BLOCKS: i64 = 15;
+
+/// Shares and turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Grid {
+    /// Query heads that one block sums dK and dV over.
+    pub heads_item: i64,
+    /// Head groups that take turns in the grid: a section of it.
+    pub interleave: i64,
+    /// Sections that `dot` prepares, and how many sections ahead the blocks of main prepare; 0: `dot` prepares everything.
+    pub ahead: i64,
+}
+
+/// What the grid is made of: `row` bytes of Q, dO and dQ that a query row of a head takes.
+pub(super) fn grid(f: &SdpaFacts, kv_tile: i64, row: i64, sm_count: i64, idle_warps: bool) -> Grid {
+    let triangle = f.mask.right.is_some() && f.mask.left.is_none();
+    let relay = f.features.has(Feature::Deterministic);
+    let tiles = ceil_div(f.s_kv, kv_tile).max(1);
+    let group = f.h_q / f.h_kv;
+    let blocks = |heads: i64| f.b.saturating_mul(f.h_q / heads).saturating_mul(tiles);
+    let bytes = |heads: i64| row.saturating_mul(f.s_q).saturating_mul(heads);
+    // A section of about a block for each multiprocessor: the longest blocks of the next one begin while the short ones of this end.
+    let turns = ((sm_count + tiles / 2) / tiles).max(1);
+    let enough = |heads: &i64| {
+        let n = blocks(*heads);
+        if triangle && relay {
+            n >= RELAY_BLOCKS * sm_count
+        } else if triangle {
+            n >= CAUSAL_BLOCKS * sm_count && bytes(turns * heads) <= L2_GROUP
+        } else {
+            10 * n >= 9 * sm_count * ceil_div(n, sm_count)
+        }
+    };
+    let heads_item = (1..=group).rev().filter(|h| group % h == 0).find(enough).unwrap_or(1);
+    let groups = f.b.saturating_mul(f.h_q / heads_item);
+    let interleave = if relay {
+        (L2_GROUP / bytes(heads_item).max(1)).max(4)
+    } else if triangle {
+        // Sections of one size.
+        ceil_div(groups, ceil_div(groups, turns))
+    } else {
+        1
+    };
+    let ahead = if idle_warps { ahead(f, groups, (interleave, heads_item), tiles, triangle, sm_count) } else { 0 };
+    Grid { heads_item, interleave, ahead }
+}
+
+/// How far ahead blocks prepare: what they prepare must be done before it is wanted. Blocks of equal length all run at once, so a device full of them
+/// is too near; of unequal ones the first half of a section prepares, in about the time of a section.
+fn ahead(f: &SdpaFacts, groups: i64, (interleave, heads_item): (i64, i64), tiles: i64, triangle: bool, sm_count: i64) -> i64 {
+    let near = if triangle { 15 * sm_count / 8 } else { 6 * sm_count / 5 };
+    let sections = ceil_div(near, interleave.saturating_mul(tiles).max(1)).max(1);
+    // `dot` is launched over whole batches or over the first heads of one.
+    let heads = sections.saturating_mul(interleave).saturating_mul(heads_item);
+    let whole = heads <= f.h_q || heads % f.h_q == 0;
+    if whole && sections.saturating_mul(interleave) < groups {
+        sections
+    } else {
+        0
+    }
+}
