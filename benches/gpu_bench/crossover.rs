@@ -35,6 +35,10 @@ const FAMILIES: [Family; 4] = [
     ("nvfp4_qat_fwd", 0, &[(64, 64), (128, 128)]),
 ];
 
+/// Where the rows of the NVFP4 QAT forward trade places at head dim 64 without a mask: heads and sizes.
+const QAT_FWD_64: [i64; 8] = [12, 16, 24, 32, 48, 64, 96, 128];
+const QAT_FWD_64_SIZES: [i64; 7] = [192, 256, 384, 512, 768, 1024, 1536];
+
 const DSRELU: &str = "grouped_gemm_dsrelu";
 /// Grouped products: M, N, K, experts.
 const GROUPED: [[i64; 4]; 7] = [
@@ -134,6 +138,11 @@ fn problems(args: &Args, device: &Device) -> Result<Vec<Problem>> {
                 all.extend(problem(args, device, family, name, attention(family, case), move |o: &Operand| case.stats(o))?);
             }
         }
+    }
+    for (h, s) in QAT_FWD_64.into_iter().flat_map(|h| QAT_FWD_64_SIZES.map(|s| (h, s))) {
+        let case = Case { b: 1, h_q: h, h_kv: h, s, d_qk: 64, d_v: 64, causal: false, window: None };
+        let (family, name) = ("nvfp4_qat_fwd", format!("nvfp4_qat_fwd heads {}", case.name()));
+        all.extend(problem(args, device, family, name, attention(family, case), move |o: &Operand| case.stats(o))?);
     }
     for (extents, format) in GROUPED.into_iter().flat_map(|e| [(e, Format::Mxfp8), (e, Format::Nvfp4)]) {
         let case = grouped::Case::of(extents);

@@ -9,11 +9,13 @@ mod device;
 #[allow(dead_code, reason = "shared with the attention program")]
 #[path = "../gpu/evidence.rs"]
 mod evidence;
+mod far;
 mod inputs;
 mod judge;
 mod library;
 mod program;
 mod random;
+mod repeated;
 mod run;
 #[allow(dead_code, reason = "shared with the attention program")]
 #[path = "../gpu/spin.rs"]

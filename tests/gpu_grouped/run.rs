@@ -2,6 +2,7 @@
 
 use crate::cases::{Case, Data};
 use crate::device::{fault, Gpu, Ready, POISON};
+use crate::far::{self, Long};
 use crate::inputs::inputs;
 use crate::judge::{judge, owned};
 use crate::library::{self, Subject};
@@ -86,6 +87,15 @@ pub fn case(gpu: &Gpu, case: &Case, seed: u64) -> Result<f64> {
     Ok(error)
 }
 
+/// Outputs of one run.
+pub fn results(gpu: &Gpu, case: &Case, seed: u64) -> Result<BTreeMap<Uid, Vec<u8>>> {
+    let (facts, plan) = lower(case, gpu.device.target())?;
+    let ready = ready(gpu, &facts, Program::compile(&gpu.device, &[&plan])?, &inputs(case, seed))?;
+    ready.poison(0xff)?;
+    ready.queue()?;
+    ready.results()
+}
+
 pub const SPECIALS: &[Special] = &[
     ("50 deterministic runs beside another stream have equal bits", |g, s| fifty(g, &sample(true), s)),
     ("50 deterministic runs with every feature", |g, s| fifty(g, &rich(), s)),
@@ -101,7 +111,18 @@ pub const SPECIALS: &[Special] = &[
     ("execute allocates nothing on the host (I5)", |g, s| each(g, s, library::allocates_nothing)),
     ("the first execution is inside a capture (report 136)", |g, s| each(g, s, library::first_in_capture)),
     ("device 0, device 1, device 0 (reports 113, 128)", |g, s| each(g, s, library::devices)),
+    ("A above 2^32 elements (rule S7)", |g, s| far(g, s, [128, 4224], Long::Rows(1 << 12))),
+    ("C and D above 2^32 elements (rule S7)", |g, s| far(g, s, [4224, 256], Long::Rows(1 << 12))),
+    ("B above 2^32 elements (rule S7)", |g, s| far(g, s, [1024, 4224], Long::Experts(1 << 10))),
 ];
+
+/// MXFP8, and NVFP4 in clusters where the row has them.
+fn far(gpu: &Gpu, seed: u64, [n, k]: [i64; 2], long: Long) -> Result<f64> {
+    let block = |case: Case| Case { m: 256, n, k, ends: vec![256], dbias: false, compact: false, ..case };
+    let nvfp4 = if crate::first() { clusters() } else { Case { cluster: 1, ..clusters() } };
+    let error = far::check(gpu, &block(sample(true)), long, seed)?;
+    Ok(error.max(far::check(gpu, &block(nvfp4), long, seed)?))
+}
 
 /// A behaviour with the graph of each input format.
 fn each(gpu: &Gpu, seed: u64, shows: fn(&Gpu, Subject, u64) -> Result<f64>) -> Result<f64> {

@@ -11,6 +11,7 @@ mod device;
 #[allow(dead_code, reason = "shared with the attention program")]
 #[path = "../gpu/evidence.rs"]
 mod evidence;
+mod far;
 mod judge;
 #[path = "../gpu_grouped/library.rs"]
 mod library;
@@ -19,6 +20,8 @@ mod program;
 #[allow(dead_code, reason = "shared with the program of the other grouped product")]
 #[path = "../gpu_grouped/random.rs"]
 mod random;
+#[path = "../gpu_grouped/repeated.rs"]
+mod repeated;
 mod run;
 #[allow(dead_code, reason = "shared with the attention program")]
 #[path = "../gpu/spin.rs"]

@@ -3,13 +3,14 @@
 use crate::cases::{Case, Cut};
 use crate::data::{inputs, poison_unread, routing, span};
 use crate::device::{fault, Gpu, Ready};
+use crate::far::{self, Long};
 use crate::judge::judge;
 use crate::library::{self, Subject};
 use crate::lower;
 use crate::program::Special;
 use frostgraph::engines::moe_grouped_matmul::oracle::evaluate;
 use frostgraph::engines::moe_grouped_matmul::{MoeFacts, MoeMode, ScalePlace};
-use frostgraph::engines::Uid;
+use frostgraph::engines::{Facts, LaunchPlan, Uid};
 use frostgraph::runtime::{CudaStream, DeviceBuffer, Program};
 use frostgraph::{DType, Result};
 use std::collections::BTreeMap;
@@ -62,6 +63,14 @@ pub fn case(gpu: &Gpu, case: &Case, seed: u64) -> Result<f64> {
     Ok(error)
 }
 
+/// Outputs of one run.
+pub fn results(gpu: &Gpu, facts: &Facts, plan: &LaunchPlan, data: &BTreeMap<Uid, Vec<u8>>) -> Result<BTreeMap<Uid, Vec<u8>>> {
+    let ready = Ready::new(gpu, Program::compile(&gpu.device, &[plan])?, data, outputs(facts.expect_moe()))?;
+    ready.poison(0xff)?;
+    ready.queue()?;
+    ready.results()
+}
+
 pub const SPECIALS: &[Special] = &[
     ("50 runs beside another stream have equal bits", fifty),
     ("captured in a graph, replayed with another routing", replayed),
@@ -72,7 +81,27 @@ pub const SPECIALS: &[Special] = &[
     ("execute allocates nothing on the host (I5)", |g, s| each(g, s, library::allocates_nothing)),
     ("the first execution is inside a capture (report 136)", |g, s| each(g, s, library::first_in_capture)),
     ("device 0, device 1, device 0 (reports 113, 128)", |g, s| each(g, s, library::devices)),
+    ("tokens above 2^32 elements (rule S7)", |g, s| {
+        far::check(g, &block(128, 4224, false), Long::Rows(MoeMode::None, 1 << 12), s)?;
+        far::check(g, &block(128, 4224, false), Long::Token(1 << 12), s)
+    }),
+    ("results above 2^32 elements (rule S7)", |g, s| {
+        far::check(g, &block(4224, 64, false), Long::Rows(MoeMode::None, 1 << 12), s)?;
+        far::check(g, &block(4224, 64, false), Long::Rows(MoeMode::Scatter, 1 << 12), s)
+    }),
+    ("weights above 2^32 elements (rule S7)", |g, s| far::check(g, &block(1024, 4224, false), Long::Experts(1 << 10), s)),
+    ("block-scaled tokens and weights above 2^32 elements (rule S7)", |g, s| {
+        far::check(g, &block(128, 4224, true), Long::Rows(MoeMode::None, 1 << 12), s)?;
+        far::check(g, &block(1024, 4224, true), Long::Experts(1 << 10), s)
+    }),
 ];
+
+/// 256 rows of one expert, in bf16 or MXFP8.
+fn block(n: i64, k: i64, scaled: bool) -> Case {
+    let (input, scales) = if scaled { (DType::F8E4M3, Some((DType::F8E8M0, 32))) } else { (DType::BF16, None) };
+    let plain = Case { tokens: 256, routed: 256, experts: 1, groups: 1, top_k: 1, cut: Cut::First, ..sample(MoeMode::None) };
+    Case { n, k, input, scales, ..plain }
+}
 
 /// A behaviour with a 16-bit product that gathers and a block-scaled one that scatters.
 fn each(gpu: &Gpu, seed: u64, shows: fn(&Gpu, Subject, u64) -> Result<f64>) -> Result<f64> {
