@@ -4,6 +4,7 @@ use crate::args::Args;
 use crate::cases::{
     Case, Lens, Logits, MaskKind, ScaleKind, BWD, BWD_SM90, HOPPER, PREFILL, QAT_BWD, QAT_BWD_SM90, QAT_FWD, QAT_FWD_SM90,
 };
+use crate::special::Beside;
 use crate::suite::{Listing, Suite};
 use crate::work::{self, Item, Tally, Verdict};
 use crate::{evidence, rng};
@@ -80,16 +81,26 @@ pub fn run(args: &Args, items: &[Item], suite: Suite, part: &str, listing: &List
         items.len()
     );
     print_declined(suite, listing);
-    // Some specials need the device for themselves: one at a time, after everything else. The others take longer than a case and begin first.
-    let alone = |i: &Item| matches!(i, Item::Special(s, n) if s.specials()[*n].alone());
-    let (specials, mut listed): (Vec<Item>, Vec<Item>) = items.iter().partition(|i| alone(i));
+    let beside = |i: &Item| match i {
+        Item::Case(..) => Beside::All,
+        Item::Special(s, n) => s.specials()[*n].beside(),
+    };
+    let of = |kind: Beside| items.iter().copied().filter(|i| beside(i) == kind).collect::<Vec<Item>>();
+    let (mut listed, large, quiet) = (of(Beside::All), of(Beside::Cases), of(Beside::Nothing));
+    // Specials take longer than a case and begin first.
     listed.sort_by_key(|i| matches!(i, Item::Case(..)));
-    let mut verdicts = work::run_all(&listed, workers, seed, true);
-    verdicts.extend(work::run_all(&specials, 1, seed, true));
+    let (mut verdicts, of_large) = std::thread::scope(|s| {
+        let large = s.spawn(|| work::run_all(&large, 1, seed, true));
+        let listed = work::run_all(&listed, workers, seed, true);
+        (listed, large.join())
+    });
+    let failed = |_| vec![Verdict::Failed("the thread that runs them panicked".to_owned()); large.len()];
+    verdicts.extend(of_large.unwrap_or_else(failed));
+    verdicts.extend(work::run_all(&quiet, 1, seed, true));
     let all = suite.cases();
     let mut table: BTreeMap<String, Tally> = BTreeMap::new();
     let mut results = Vec::new();
-    for (item, verdict) in listed.iter().chain(&specials).zip(&verdicts) {
+    for (item, verdict) in listed.iter().chain(&large).chain(&quiet).zip(&verdicts) {
         let (name, what) = match item {
             Item::Case(_, i) => {
                 if let Some(f) = listing.features.get(i) {

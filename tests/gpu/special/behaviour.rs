@@ -49,10 +49,31 @@ pub const fn of(
     Special { engine, shows, name, run }
 }
 
+/// Beside what a special may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beside {
+    /// Cases and other specials.
+    All,
+    /// Cases, but no other one of its kind: together they would not fit the device's memory.
+    Cases,
+    /// Nothing: a time is compared, or a context is lost.
+    Nothing,
+}
+
 impl Special {
-    /// Whether it needs the device for itself: most of its memory, a time that is compared, or a context that is lost.
-    pub fn alone(&self) -> bool {
-        matches!(self.shows, Shows::Far | Shows::Streams | Shows::Fault)
+    pub fn beside(&self) -> Beside {
+        match self.shows {
+            Shows::Far => Beside::Cases,
+            Shows::Streams | Shows::Fault => Beside::Nothing,
+            Shows::FiftyRuns
+            | Shows::Replay
+            | Shows::Misaligned
+            | Shows::Threads
+            | Shows::Workspace
+            | Shows::Allocations
+            | Shows::Devices
+            | Shows::Other => Beside::All,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ mod life;
 pub mod qat;
 
 pub use crate::spin::{launch, sm_count, spin, test_kernel, test_plan};
-pub use behaviour::{missing, of, Shows, Special};
+pub use behaviour::{missing, of, Beside, Shows, Special};
 
 use crate::cases::Case;
 use crate::problem::prepare;
