@@ -91,8 +91,21 @@ fn number(w: &str) -> usize {
     w.parse().unwrap_or(usize::MAX)
 }
 
+/// These cases in this process, for a debugger or a sanitizer around it.
+fn some(args: &Args, suite: Suite, numbers: &[&str]) -> Result<bool> {
+    let (cases, gpu, seed) = (suite.cases(), run::Gpu::open(0)?, seed(args));
+    for n in numbers.iter().map(|n| number(n)).filter(|n| *n < cases.len()) {
+        let outcome = run::run_case(&gpu, &cases[n], seed ^ (n as u64) << 20)?;
+        println!("{} case {n} ({}), seed {seed}: {outcome:?}", suite.name(), cases[n]);
+    }
+    Ok(true)
+}
+
 /// One command on one suite.
 fn one(args: &Args, suite: Suite, words: &[&str]) -> Result<bool> {
+    if let ["one", numbers @ ..] = words {
+        return some(args, suite, numbers);
+    }
     let listing = suite.check_list()?;
     let cases = suite.cases();
     if words == ["check"] {
@@ -129,14 +142,6 @@ fn one(args: &Args, suite: Suite, words: &[&str]) -> Result<bool> {
         ["specials"] => run(args, &specials().collect::<Vec<_>>(), suite, "_special", &listing),
         ["special", n] if number(n) < suite.specials().len() => {
             run(args, &[Item::Special(suite, number(n))], suite, "_special", &listing)
-        }
-        ["one", ref numbers @ ..] if numbers.iter().all(|n| number(n) < cases.len()) => {
-            let (gpu, seed) = (run::Gpu::open(0)?, seed(args));
-            for n in numbers.iter().map(|n| number(n)) {
-                let outcome = run::run_case(&gpu, &cases[n], seed ^ (n as u64) << 20)?;
-                println!("{} case {n} ({}), seed {seed}: {outcome:?}", suite.name(), cases[n]);
-            }
-            Ok(true)
         }
         _ => run(args, &eligible(0, cases.len()).step_by(20).chain(specials()).collect::<Vec<_>>(), suite, "_quick", &listing),
     }
