@@ -82,7 +82,10 @@ fn host_costs(gpu: &Gpu, device: &Device) -> Result<Value> {
 }
 
 /// Cases of a millisecond and more, limited by power.
-pub const PACE: Pace = Pace { rounds: 5, turn: Turn { warm_ms: 60.0, measure_ms: 40.0 } };
+const PACE: Pace = Pace { rounds: 5, turn: Turn { warm_ms: 60.0, measure_ms: 25.0 }, seldom: SELDOM };
+const SELDOM: &[&str] = &["default", "default_sm120_tiles", "deterministic", "fa2"];
+/// Cases whose launches take tens of milliseconds have as many operations.
+const LONG: f64 = 1e13;
 
 pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
     let costs = if args.no_host { Value::Null } else { host_costs(&gpu, device)? };
@@ -97,10 +100,12 @@ pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
     );
     let body = json!({
         "counting": "2*B*H*S*S*(3*d_qk+2*d_v), halved under a causal mask, the exact band under a window",
-        "method": rounds::METHOD, "pace": pace.json(), "host": costs, "cases": [],
+        "method": rounds::METHOD, "pace": pace.json(), "rounds_of_long_cases": 3, "host": costs, "cases": [],
     });
     let mut results = Results::new("sdpa_bwd", crate::machine(&gpu), body);
     for case in cases(args) {
+        // The launches of a long case warm the device themselves, and five rounds of them would take a tenth of the suite's time.
+        let pace = if case.backward_flops() > LONG { Pace { rounds: pace.rounds.min(3), ..pace } } else { pace };
         let own = jobs_of(args, &case, device)?.into_iter().map(|j| j.own(&gpu)).collect();
         let timed = rounds::case(&case.name(), "bwd_ms", pace, own, &mut groups, &case.json());
         println!("{}", rounds::line(&timed, "bwd_ms"));

@@ -24,8 +24,10 @@ pub fn further_plans(args: &Args, device: &Device) -> Result<Vec<Plan>> {
     Ok(plans)
 }
 
+/// Cases of the peers' table.
+const LONG: Pace = Pace { rounds: 5, turn: Turn { warm_ms: 50.0, measure_ms: 20.0 }, seldom: &["default", "fa2", "efficient"] };
 /// Decode, and problems of microseconds: no clock sinks under them.
-pub const SHORT: Pace = Pace { rounds: 5, turn: Turn { warm_ms: 20.0, measure_ms: 15.0 } };
+const SHORT: Pace = Pace { rounds: 5, turn: Turn { warm_ms: 10.0, measure_ms: 10.0 }, seldom: &[] };
 
 pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
     let costs = {
@@ -39,7 +41,7 @@ pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
     }
     let copy = gpu.copy_bandwidth()?;
     println!("a large device copy reads and writes {:.2} TB/s", copy / 1e12);
-    let (long, short) = (args.pace(backward::PACE), args.pace(SHORT));
+    let (long, short) = (args.pace(LONG), args.pace(SHORT));
     let words: [(&str, &[&str]); 3] =
         [("backends", &["fwd", "backends"]), ("cudnn_graph", &["fwd", "cudnn_graph"]), ("fa4", &["fwd", "fa4"])];
     let mut groups = args.groups(backward::SCRIPT, &words);

@@ -12,6 +12,7 @@
 //! counted then (see `limits`). Without a GPU it says so and exits with 0.
 
 mod backward;
+mod blocks;
 mod cases;
 mod crossover;
 mod decode;
@@ -104,7 +105,7 @@ impl Args {
     pub(crate) fn pace(&self, usual: Pace) -> Pace {
         let turn =
             Turn { warm_ms: self.warm.unwrap_or(usual.turn.warm_ms), measure_ms: self.measure.unwrap_or(usual.turn.measure_ms) };
-        Pace { rounds: self.rounds.unwrap_or(usual.rounds), turn }
+        Pace { rounds: self.rounds.unwrap_or(usual.rounds), turn, ..usual }
     }
 
     /// The scripts with the peers of a suite, by title and words; none without `--peers`.

@@ -17,19 +17,29 @@ pub struct Turn {
 /// How a case is timed.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
+    /// An odd number: a time is the median of the turns.
     pub rounds: usize,
     pub turn: Turn,
+    /// Plans and peers that sit out every second round: those that no wgmma row is held against.
+    pub seldom: &'static [&'static str],
 }
 
 impl Pace {
     /// For a result file.
     pub fn json(self) -> Value {
-        json!({ "rounds": self.rounds, "warm_ms": self.turn.warm_ms, "measure_ms": self.turn.measure_ms })
+        let Pace { rounds, turn, seldom } = self;
+        json!({ "rounds": rounds, "warm_ms": turn.warm_ms, "measure_ms": turn.measure_ms, "in_every_second_round": seldom })
+    }
+
+    /// Whether who is called so takes part in this round; of three rounds nobody misses one.
+    fn includes(self, name: &str, round: usize) -> bool {
+        round.is_multiple_of(2) || self.rounds < 5 || !self.seldom.contains(&name)
     }
 }
 
 /// The method in words, for a result file.
-pub const METHOD: &str = "every plan of ours and every peer of a case holds its operands and takes one turn in each of the rounds, in every second \
+pub const METHOD: &str = "every plan of ours and every peer of a case holds its operands and takes one turn in each of the rounds (those of \
+                          in_every_second_round in three of five), in every second \
                           round in the opposite order; a turn runs its work for warm_ms unmeasured and then for about measure_ms (2 to 100 \
                           launches, the L2 cache overwritten before each) and counts the median launch; a time is the median of the turns, \
                           `turns` lists them in order, `spread` is (largest - smallest) / median; ratios are of these times";
@@ -91,13 +101,13 @@ impl Outcome {
     }
 }
 
-/// `count` of them take turns; who fails once is out.
-pub fn alternate(count: usize, rounds: usize, mut turn: impl FnMut(usize) -> Result<f64, String>) -> Vec<Outcome> {
-    let mut outcomes = vec![Outcome::default(); count];
-    for round in 0..rounds {
-        for step in 0..count {
-            let who = if round % 2 == 0 { step } else { count - 1 - step };
-            if outcomes[who].error.is_none() {
+/// They take turns, each in the rounds that the pace has it in; who fails once is out.
+pub fn alternate(names: &[&str], pace: Pace, mut turn: impl FnMut(usize) -> Result<f64, String>) -> Vec<Outcome> {
+    let mut outcomes = vec![Outcome::default(); names.len()];
+    for round in 0..pace.rounds {
+        for step in 0..names.len() {
+            let who = if round % 2 == 0 { step } else { names.len() - 1 - step };
+            if outcomes[who].error.is_none() && pace.includes(names[who], round) {
                 match turn(who) {
                     Ok(ms) => outcomes[who].turns.push(ms),
                     Err(why) => outcomes[who].error = Some(why),
@@ -115,7 +125,9 @@ pub fn case(name: &str, key: &str, pace: Pace, mut own: Vec<Own>, groups: &mut [
     let able: Vec<(usize, &String)> =
         prepared.iter().enumerate().flat_map(|(g, p)| p.able.iter().map(move |peer| (g, peer))).collect();
     let count = own.len();
-    let outcomes = alternate(count + able.len(), pace.rounds, |who| match who.checked_sub(count) {
+    let all: Vec<String> = own.iter().map(|o| o.name.clone()).chain(able.iter().map(|(_, peer)| (*peer).clone())).collect();
+    let names: Vec<&str> = all.iter().map(String::as_str).collect();
+    let outcomes = alternate(&names, pace, |who| match who.checked_sub(count) {
         None => match &mut own[who].turn {
             Some(take) => take(pace.turn),
             None => Err("not prepared".into()),

@@ -11,7 +11,7 @@ use serde_json::{json, Value};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-const PACE: Pace = Pace { rounds: 3, turn: Turn { warm_ms: 6.0, measure_ms: 4.0 } };
+const PACE: Pace = Pace { rounds: 3, turn: Turn { warm_ms: 6.0, measure_ms: 4.0 }, seldom: &["b"] };
 /// For one answer: a start of Python on a busy machine is within it, and a test that waits for it is still quick.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -67,7 +67,7 @@ fn run(groups: &mut [Peers], asked: Value) -> Value {
 #[test]
 fn rounds_alternate() {
     let mut order = Vec::new();
-    let outcomes = alternate(3, 3, |who| {
+    let outcomes = alternate(&["a", "b", "c"], PACE, |who| {
         order.push(who);
         if who == 1 && order.len() > 3 {
             return Err("late".into());
@@ -80,7 +80,14 @@ fn rounds_alternate() {
     assert_eq!(outcomes[2].turns, [3.0; 3]);
     assert_eq!([&[][..], &[3.0], &[5.0, 2.0], &[9.0, 1.0, 4.0]].map(median), [None, Some(3.0), Some(3.5), Some(4.0)]);
     assert!(METHOD.contains("opposite order"));
-    assert_eq!(PACE.json(), json!({ "rounds": 3, "warm_ms": 6.0, "measure_ms": 4.0 }));
+    assert_eq!(PACE.json(), json!({ "rounds": 3, "warm_ms": 6.0, "measure_ms": 4.0, "in_every_second_round": ["b"] }));
+    // Of five rounds "b" has three.
+    let mut order = Vec::new();
+    alternate(&["a", "b"], Pace { rounds: 5, ..PACE }, |who| {
+        order.push(who);
+        Ok(1.0)
+    });
+    assert_eq!(order, [0, 1, 0, 0, 1, 0, 0, 1]);
 }
 
 /// Two scripts and ours: medians, spreads, notes, ratios, versions, and the order of the questions.
