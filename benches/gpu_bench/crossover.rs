@@ -239,5 +239,5 @@ pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
         "counting": "microseconds, medians in rounds; cold: a graph of one execution, the L2 cache overwritten before it; warm: one of 8 in a graph",
         "cases": cases,
     });
-    Ok(Some(Results { suite: "crossover", engines: crate::rows_of(&cases), machine: crate::machine(&gpu), body }))
+    Ok(Some(Results { engines: crate::rows_of(&cases), ..Results::new("crossover", crate::machine(&gpu), body) }))
 }

@@ -39,7 +39,7 @@ use rounds::{Pace, Turn};
 use serde_json::{json, Map, Value};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Default)]
 pub(crate) struct Args {
@@ -142,6 +142,7 @@ pub(crate) struct Results {
     pub(crate) engines: BTreeSet<String>,
     pub(crate) machine: Machine,
     pub(crate) body: Value,
+    began: Instant,
 }
 
 /// The rows that ran, from the plans of the cases.
@@ -153,12 +154,13 @@ pub(crate) fn rows_of<'a>(cases: impl IntoIterator<Item = &'a Value>) -> BTreeSe
 
 impl Results {
     pub(crate) fn new(suite: &'static str, machine: Machine, body: Value) -> Results {
-        Results { suite, engines: BTreeSet::new(), machine, body }
+        Results { suite, engines: BTreeSet::new(), machine, body, began: Instant::now() }
     }
 
     /// Adds a case to a list of the body, and writes what there is so far: a run that is cut off leaves it.
     pub(crate) fn add(&mut self, args: &Args, list: &str, case: Value) -> Result<()> {
         self.engines.extend(rows_of([&case]));
+        println!("    {:.0} s since the start of the suite", self.began.elapsed().as_secs_f64());
         if !self.body[list].is_array() {
             self.body[list] = json!([]);
         }
@@ -250,7 +252,7 @@ fn limits(args: &Args, suite: &Suite, device: &Device, table: &Path) -> Result<R
     let cases = limits::cases(table, &(suite.jobs)(args, device)?)?;
     let engines = cases.iter().filter_map(|c| c["plan"].as_str()?.split('[').next()).map(str::to_owned).collect();
     let body = json!({ "counting": "shares of the peak over the kernel's time, per cent; one launch, clocks not fixed", "cases": cases });
-    Ok(Results { suite: suite.limits, engines, machine: machine(&Gpu::open()?), body })
+    Ok(Results { engines, ..Results::new(suite.limits, machine(&Gpu::open()?), body) })
 }
 
 fn go(args: &Args) -> Result<()> {
