@@ -1,5 +1,7 @@
 //! Errors: the caller's fault or the machine's, each with a stable code, what was given, what is expected, what to do.
 
+use std::borrow::Cow;
+
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $code:literal;)*) => {
         /// Stable error code. FG1xxx: graph and validation rules (FG1001 is rule V1 of facts §2.3); FG2xxx: JSON; FG3xxx: planning;
@@ -294,17 +296,46 @@ impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.code.code())?;
         if !self.at.is_empty() {
-            write!(f, " at {}", self.at)?;
+            write!(f, " at {}", one_line(&self.at))?;
         }
-        write!(f, ": {}; expected {}", self.given, self.expected)?;
+        write!(f, ": {}; expected {}", one_line(&self.given), one_line(&self.expected))?;
         if !self.help.is_empty() {
-            write!(f, ". {}", self.help)?;
+            write!(f, ". {}", one_line(&self.help))?;
         }
         for line in &self.details {
-            write!(f, "\n  {line}")?;
+            write!(f, "\n  {}", one_line(line))?;
         }
         Ok(())
     }
 }
 
+/// Text with its control characters escaped, those that turn the direction of writing included: names come from files, and what is printed
+/// must neither end a line nor steer a terminal.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    let bad = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if !text.contains(bad) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match bad(c) {
+            true => out.extend(c.escape_default()),
+            false => out.push(c),
+        }
+    }
+    Cow::Owned(out)
+}
+
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_from_a_file_neither_ends_the_line_nor_steers_the_terminal() {
+        let e = Error::new(ErrorCode::BadDims, "a\nb", "c\x1b[2J").at("'\u{202e}é\r'").help("h\t").details(["d\u{7}".to_owned()]);
+        assert_eq!(e.to_string(), "FG1105 at '\\u{202e}é\\r': a\\nb; expected c\\u{1b}[2J. h\\t\n  d\\u{7}");
+        assert!(matches!(one_line("plain é"), Cow::Borrowed("plain é")));
+    }
+}

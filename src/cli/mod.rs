@@ -19,6 +19,8 @@ mod text;
 mod tune;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use frostgraph::error::one_line;
+use frostgraph::{Error, ErrorCode};
 use report::{Exit, Report};
 use std::process::ExitCode;
 
@@ -38,7 +40,7 @@ struct Cli {
     #[arg(long, allow_negative_numbers = true, global = true, value_parser = clap::value_parser!(u16).range(40..))]
     width: Option<u16>,
     /// Worker threads of the CPU engines; all cores when not given. Results do not depend on it.
-    #[arg(long, allow_negative_numbers = true, global = true, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, allow_negative_numbers = true, global = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
 
@@ -89,8 +91,11 @@ pub fn main() -> ExitCode {
         }
     };
     if let Some(n) = cli.threads {
-        // Fails only when a pool exists already, which cannot be before the first verb runs.
-        let _ = rayon::ThreadPoolBuilder::new().num_threads(n.into()).build_global();
+        if let Err(e) = rayon::ThreadPoolBuilder::new().num_threads(n.into()).build_global() {
+            let e = Error::new(ErrorCode::Usage, format!("--threads {n}: {e}"), "as many threads as this machine can start");
+            eprintln!("error: {e}");
+            return Exit::of(&e).into();
+        }
     }
     let style = Style { width: cli.width.map_or_else(terminal_width, usize::from) };
     let result = match &cli.verb {
@@ -120,10 +125,10 @@ pub fn main() -> ExitCode {
 fn print(report: &Report, format: Format) -> ExitCode {
     use std::io::Write;
     for line in &report.notes {
-        eprintln!("{line}");
+        eprintln!("{}", one_line(line));
     }
     let text = match format {
-        Format::Human => report.human.clone(),
+        Format::Human => text::printable(&report.human),
         Format::Json => format!("{:#}\n", report.json),
     };
     match std::io::stdout().lock().write_all(text.as_bytes()) {
@@ -131,17 +136,26 @@ fn print(report: &Report, format: Format) -> ExitCode {
         // The reader has seen enough (`frostgraph plans g.json | head`).
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => report.exit.into(),
         Err(e) => {
-            eprintln!("error: standard output: {e}");
-            Exit::Io.into()
+            let e = Error::new(ErrorCode::FileWrite, e.to_string(), "room for what is printed").at("standard output");
+            eprintln!("error: {e}");
+            Exit::of(&e).into()
         }
     }
 }
 
 /// `FROSTGRAPH_LOG` takes the filter syntax of `tracing` (`debug`, `frostgraph::plan=trace`); warnings only when unset.
 fn init_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("FROSTGRAPH_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    use tracing_subscriber::EnvFilter;
+    let given = std::env::var("FROSTGRAPH_LOG").ok().filter(|v| !v.trim().is_empty());
+    let (filter, fault) = match given.as_deref().map(EnvFilter::try_new) {
+        None => (EnvFilter::new("warn"), None),
+        Some(Ok(filter)) => (filter, None),
+        Some(Err(e)) => (EnvFilter::new("warn"), Some(e)),
+    };
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    if let Some(e) = fault {
+        tracing::warn!(error = %e, "FROSTGRAPH_LOG is no filter; warnings are shown");
+    }
 }
 
 fn terminal_width() -> usize {

@@ -3,6 +3,7 @@
 use super::load::{GraphArgs, Source};
 use super::report::{Exit, Report};
 use super::{text, Style};
+use frostgraph::error::one_line;
 use frostgraph::plan::{Built, NodePlans, Plan};
 use frostgraph::Result;
 use serde_json::{json, Value};
@@ -76,7 +77,7 @@ pub fn declines(out: &mut String, built: &Built, style: Style) {
 /// `node 0 'attn' SDPA`.
 pub fn place(built: &Built, n: &NodePlans) -> String {
     let node = &built.graph().nodes()[n.node()];
-    format!("node {} '{}' {}", n.node(), node.name, node.op.tag())
+    format!("node {} '{}' {}", n.node(), one_line(&node.name), node.op.tag())
 }
 
 /// Warnings of the reader, for standard error.

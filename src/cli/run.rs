@@ -75,6 +75,10 @@ pub fn run(args: &Args, style: Style) -> Result<Report> {
     if let Some(path) = &args.outputs {
         tensor_file::check_writable(path)?;
     }
+    if args.check && sample::output_ids(built.graph()).is_empty() {
+        let given = "--check of a graph whose outputs are all virtual";
+        return Err(Error::new(ErrorCode::CheckFailed, given, "an output that is not virtual, to compare").at(&source.label));
+    }
     let mut notes = plans::notes(&source);
     let executable = plan.compile()?;
     let inputs = args.data.load(built.graph(), args.graph.strict, &mut notes)?;

@@ -1,5 +1,7 @@
 //! Plain text for people: wrapping, tables, units.
 
+use frostgraph::error::one_line;
+
 /// Wraps words to `width` columns; the first line begins with `first`, the others with `rest`. A longer word stands alone.
 pub fn wrap(out: &mut String, text: &str, first: &str, rest: &str, width: usize) {
     let mut line = String::from(first);
@@ -22,9 +24,20 @@ pub fn wrap(out: &mut String, text: &str, first: &str, rest: &str, width: usize)
     out.push('\n');
 }
 
+/// Text for a terminal: names come from files, so control characters but for the ends of lines are escaped.
+pub fn printable(text: &str) -> String {
+    text.split_inclusive('\n').fold(String::with_capacity(text.len()), |mut out, line| {
+        let (body, end) = line.strip_suffix('\n').map_or((line, ""), |body| (body, "\n"));
+        out.push_str(&one_line(body));
+        out.push_str(end);
+        out
+    })
+}
+
 /// Rows of cells, each column as wide as its widest cell; numbers to the right.
 pub fn table(out: &mut String, indent: &str, head: &[&str], rows: &[Vec<String>]) {
     let columns = head.len();
+    let rows: Vec<Vec<String>> = rows.iter().map(|r| r.iter().map(|c| one_line(c).into_owned()).collect()).collect();
     let width = |c: usize| {
         rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).chain([head[c].chars().count()]).max().unwrap_or(0)
     };
@@ -34,7 +47,7 @@ pub fn table(out: &mut String, indent: &str, head: &[&str], rows: &[Vec<String>]
     };
     let right: Vec<bool> = (0..columns).map(|c| !rows.is_empty() && numeric(c)).collect();
     let heads: Vec<String> = head.iter().map(|h| (*h).to_string()).collect();
-    for row in std::iter::once(&heads).chain(rows) {
+    for row in std::iter::once(&heads).chain(&rows) {
         let mut line = String::from(indent);
         for c in 0..columns {
             let cell = row.get(c).map_or("", String::as_str);
@@ -87,6 +100,14 @@ mod tests {
         let mut out = String::new();
         table(&mut out, "  ", &["name", "ms"], &[vec!["a".into(), "1.5".into()], vec!["bcd".into(), "10.25".into()]]);
         assert_eq!(out, "  name     ms\n  a       1.5\n  bcd   10.25\n");
+    }
+
+    #[test]
+    fn names_do_not_steer_the_terminal() {
+        assert_eq!(printable("a\x1b[2J\r\nb\n"), "a\\u{1b}[2J\\r\nb\n");
+        let mut out = String::new();
+        table(&mut out, "", &["name"], &[vec!["x\ny".into()]]);
+        assert_eq!(out, "name\nx\\ny\n");
     }
 
     #[test]

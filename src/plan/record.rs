@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The choice for one node: engine id and knob values by public number. The name is a check, not the identity.
+///
+/// A key that is not one of these is refused on reading: a misspelt `knobs` must not choose other knobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PlanRecord {
     /// Engine id.
     pub engine_id: u32,

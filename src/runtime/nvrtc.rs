@@ -124,6 +124,13 @@ impl Nvrtc {
             }
         }
         tried.extend(path.nvrtc_dirs().into_iter().filter(|d| !d.exists()).map(|d| format!("{}: no such folder", d.display())));
+        tried.extend(
+            path.nvrtc_override
+                .iter()
+                .filter(|p| p.is_dir() && tried.is_empty())
+                .map(|p| format!("{}: no libnvrtc.so* in this folder", p.display()))
+                .collect::<Vec<_>>(),
+        );
         let given = match &path.nvrtc_override {
             Some(p) => format!("FROSTGRAPH_NVRTC={} gives no usable libnvrtc", p.display()),
             None => "no usable libnvrtc was found".into(),

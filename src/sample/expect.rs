@@ -1,9 +1,9 @@
 //! What the f64 oracle says every output is, and how far results are from it.
 
-use super::{data_error, grouped, moe, size, HostTensor, HostTensors};
+use super::{available, data_error, grouped, moe, size, HostTensor, HostTensors};
 use crate::analyze::analyze;
-use crate::graph::{FrozenGraph, OutPort};
-use crate::Result;
+use crate::graph::{FrozenGraph, OutPort, Tensor};
+use crate::{Error, ErrorCode, Result};
 use frostgraph_engines::sdpa::access::Rows;
 use frostgraph_engines::sdpa::dense::{error_beyond, write_dense};
 use frostgraph_engines::sdpa::{oracle, Direction, Recipe};
@@ -93,10 +93,24 @@ pub const fn tolerance(dtype: DType) -> f64 {
     }
 }
 
+/// The oracle's arrays are plain vectors of f64, as large as the declared extents whatever the strides: what this machine has no memory for
+/// is refused before it ends the process.
+fn fits(graph: &FrozenGraph) -> Result<()> {
+    let elements = |t: &Tensor| t.dim.iter().fold(1u64, |n, d| n.saturating_mul(u64::try_from(*d).unwrap_or(0)));
+    let need = graph.tensors().map(|(_, t)| elements(t).saturating_mul(8)).fold(0u64, u64::saturating_add);
+    if need <= available() {
+        return Ok(());
+    }
+    let given = format!("{need} bytes for the tensors in f64");
+    Err(Error::new(ErrorCode::BufferSize, given, "a graph that this machine has memory to check"))
+}
+
 /// Evaluates the graph in f64 on the inputs as they are stored. A tensor between nodes is rounded to its element type, as it is in a run.
 ///
-/// Quadratic in the sequence length and unblocked: meant for checks, not for use. FG4006 when the data contradict the graph.
+/// Quadratic in the sequence length and unblocked: meant for checks, not for use. FG4002 when the tensors in f64 exceed this machine's
+/// memory, FG4006 when the data contradict the graph.
 pub fn expected(graph: &FrozenGraph, inputs: &HostTensors) -> Result<Vec<Expectation>> {
+    fits(graph)?;
     let mut store = inputs.clone();
     let mut all = Vec::new();
     for &n in graph.order() {

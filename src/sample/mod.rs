@@ -16,6 +16,7 @@ pub use expect::{check, check_auxiliaries, expected, tolerance, Comparison, Expe
 pub use fill::{indices, inputs};
 pub(crate) use lengths::int_port;
 pub use size::{input_ids, output_ids, outputs, tensor_bytes};
+pub(crate) use store::available;
 pub use store::{HostTensor, HostTensors};
 
 use crate::graph::FrozenGraph;
@@ -30,10 +31,5 @@ pub(crate) fn data_error(e: HostError) -> Error {
 /// `uid 7 'dQ'`, or `uid 7` when the tensor has no name.
 pub(crate) fn label(graph: &FrozenGraph, id: crate::graph::TensorId) -> String {
     let t = graph.tensor(id);
-    let uid = t.uid.unwrap_or_default();
-    if t.name.is_empty() {
-        format!("uid {uid}")
-    } else {
-        format!("uid {uid} '{}'", t.name)
-    }
+    crate::exec::operand::label(crate::exec::operand::uid_of(t), &t.name)
 }

@@ -45,7 +45,7 @@ impl HostTensor {
 }
 
 /// Memory that can be given out without swapping, where the system tells; else no bound beyond the address space.
-pub(super) fn available() -> u64 {
+pub(crate) fn available() -> u64 {
     let kib = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
         let line = text.lines().find(|l| l.starts_with("MemAvailable:"))?;
         line.split_whitespace().nth(1)?.parse::<u64>().ok()

@@ -1,10 +1,9 @@
 //! `sdpa_backward` without a graph, with the arguments and defaults of the specification.
 
-use super::cache::Cache;
 use super::operand::{Operand, Shape};
-use crate::exec::{Bindings, Executable, Stream, Workspace};
+use super::run::{self, Kept};
+use crate::exec::{Executable, Stream, Workspace};
 use crate::graph::{Alignment, AttnScale, Graph, GraphOptions, Mask, SdpaBackward, Tensor, TensorId};
-use crate::plan::{BuildOptions, EngineSwitches};
 use crate::{DType, Device, Error, ErrorCode, Result};
 use std::sync::Arc;
 
@@ -69,11 +68,9 @@ impl<'a> SdpaBackwardCall<'a> {
     }
 }
 
-/// Everything that the executable depends on.
+/// Everything of a call that its executable depends on.
 #[derive(Debug, PartialEq)]
 struct Key {
-    device: Device,
-    switches: EngineSwitches,
     shapes: [Option<Shape>; 15],
     mask: [Option<i64>; 2],
     bottom_right: bool,
@@ -81,7 +78,7 @@ struct Key {
     scale: u32,
 }
 
-static CACHE: Cache<Key> = Cache::new();
+static KEPT: Kept<Key> = Kept::new();
 
 /// Gradients of attention on a stream: the graph of one backward node, built once per shape, options and device, then executed.
 ///
@@ -91,12 +88,7 @@ static CACHE: Cache<Key> = Cache::new();
 /// Errors: FG1xxx for geometry and options, [`ErrorCode::NoPlan`] with every engine's reason, FG4xxx for memory.
 pub fn sdpa_backward(device: &Device, stream: &Stream, call: SdpaBackwardCall<'_>, workspace: &mut Workspace<'_>) -> Result<()> {
     let exe = executable(device, &call)?;
-    let mut bindings = Bindings::new();
-    // The uids of `graph`, which gives them in this order.
-    for (uid, operand) in (1..).zip(operands(call)) {
-        operand.bind(uid, &mut bindings);
-    }
-    exe.execute(stream, &mut bindings, workspace)
+    run::execute(&exe, stream, operands(call), workspace)
 }
 
 /// Exact bytes of workspace that this call needs on this device; the memory of the operands is not looked at.
@@ -131,19 +123,16 @@ fn shapes(c: &SdpaBackwardCall<'_>) -> [Option<Shape>; 15] {
 }
 
 fn executable(device: &Device, c: &SdpaBackwardCall<'_>) -> Result<Arc<Executable>> {
-    let options = BuildOptions { enable_opt_in: Some(true), ..BuildOptions::default() };
     let d = c.q.shape.map_or(1, |s| s.dim[3]);
     let scale = c.scale.unwrap_or(1.0 / (d as f32).sqrt());
     let key = Key {
-        device: device.clone(),
-        switches: EngineSwitches::resolve(&options)?,
         shapes: shapes(c),
         mask: [c.window_size_left, if c.causal { Some(c.window_size_right.unwrap_or(0)) } else { c.window_size_right }],
         bottom_right: c.causal_bottom_right,
         deterministic: c.deterministic,
         scale: scale.to_bits(),
     };
-    CACHE.get(key, || graph(c, scale)?.build_with(device, &options)?.best()?.compile())
+    run::executable(&KEPT, device, None, key, |options| graph(c, scale)?.build_with(device, options)?.best())
 }
 
 fn bad(given: impl Into<String>, expected: &str) -> Error {

@@ -24,6 +24,7 @@ mod grouped_gemm;
 mod moe;
 mod operand;
 mod qat;
+mod run;
 
 pub use backward::{scratch_workspace_bytes, sdpa_backward, SdpaBackwardCall};
 pub use grouped_gemm::{

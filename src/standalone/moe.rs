@@ -1,10 +1,9 @@
 //! `moe_grouped_matmul` without a graph.
 
-use super::cache::Cache;
 use super::operand::{Operand, Shape};
-use crate::exec::{Bindings, Executable, Stream, Workspace};
+use super::run::{self, Kept};
+use crate::exec::{Executable, Stream, Workspace};
 use crate::graph::{Graph, GraphOptions, MoeGroupedMatmul, MoeMode, MoeScales, Reordering, Tensor, TensorId};
-use crate::plan::{BuildOptions, EngineSwitches};
 use crate::{DType, Device, Error, ErrorCode, Result};
 use std::sync::Arc;
 
@@ -105,10 +104,9 @@ impl<'a> MoeGroupedMatmulCall<'a> {
 const NAMES: [&str; 9] =
     ["token", "weight", "first_token_offset", "token_index", "token_ks", "token_scale", "weight_scale", "output", "status"];
 
+/// Everything of a call that its executable depends on.
 #[derive(Debug, PartialEq)]
 struct Key {
-    device: Device,
-    switches: EngineSwitches,
     shapes: [Option<Shape>; 9],
     mode: MoeMode,
     numbers: [i64; 2],
@@ -116,7 +114,7 @@ struct Key {
     acc: DType,
 }
 
-static CACHE: Cache<Key> = Cache::new();
+static KEPT: Kept<Key> = Kept::new();
 
 /// The plain grouped product on a stream: the graph of one node, built once per shape, options and device, then executed.
 ///
@@ -135,11 +133,7 @@ pub fn moe_grouped_matmul(
         return Ok(());
     }
     let exe = executable(device, &call)?;
-    let mut bindings = Bindings::new();
-    for (uid, operand) in (1..).zip(call.operands()) {
-        operand.bind(uid, &mut bindings);
-    }
-    exe.execute(stream, &mut bindings, workspace)
+    run::execute(&exe, stream, call.operands(), workspace)
 }
 
 /// Exact bytes of workspace that this call needs on this device; the memory of the operands is not looked at.
@@ -156,50 +150,39 @@ fn is_empty(c: &MoeGroupedMatmulCall<'_>) -> bool {
 }
 
 fn executable(device: &Device, c: &MoeGroupedMatmulCall<'_>) -> Result<Arc<Executable>> {
-    let options = BuildOptions { enable_opt_in: Some(true), ..BuildOptions::default() };
-    let key = Key {
-        device: device.clone(),
-        switches: EngineSwitches::resolve(&options)?,
-        shapes: c.shapes(),
-        mode: c.mode,
-        numbers: [c.top_k, c.sf_vec_size],
-        scale_atoms: c.scale_atoms,
-        acc: c.acc_dtype,
-    };
-    CACHE.get(key, || graph(c)?.build_with(device, &options)?.best()?.compile())
+    let key =
+        Key { shapes: c.shapes(), mode: c.mode, numbers: [c.top_k, c.sf_vec_size], scale_atoms: c.scale_atoms, acc: c.acc_dtype };
+    run::executable(&KEPT, device, None, key, |options| graph(c)?.build_with(device, options)?.best())
 }
 
 fn graph(c: &MoeGroupedMatmulCall<'_>) -> Result<Graph> {
     let shapes = c.shapes();
     let mut g = Graph::new(GraphOptions { io: DType::F32, ..GraphOptions::default() });
     let geometry = |i: usize, s: &Shape, rank: usize| {
-        let t = Tensor::new(NAMES[i], s.dim[..rank].to_vec()).strides(s.stride[..rank].to_vec());
-        let t = t.dtype(s.dtype).uid(i as i64 + 1);
+        let (dim, stride) = s
+            .leading(rank)
+            .map_err(|e| bad(ErrorCode::MoeShape, format!("{} of {e}", NAMES[i]), "extents of 1 behind its own"))?;
+        let t = Tensor::new(NAMES[i], dim).strides(stride).dtype(s.dtype).uid(i as i64 + 1);
         // Integers need no more than their element.
-        if matches!(s.dtype, DType::I32 | DType::I64) {
-            t.alignment(s.dtype.bytes().unwrap_or(1) as i64)
-        } else {
-            t
-        }
+        Ok(if matches!(s.dtype, DType::I32 | DType::I64) { t.alignment(s.dtype.bytes().unwrap_or(1) as i64) } else { t })
     };
-    let mut add = |i: usize| -> Option<TensorId> {
-        let mut t = geometry(i, shapes[i].as_ref()?, 3);
+    let mut add = |i: usize| -> Result<Option<TensorId>> {
+        let Some(s) = &shapes[i] else { return Ok(None) };
+        let mut t = geometry(i, s, 3)?;
         if c.scale_atoms && (5..=6).contains(&i) {
             t.reordering = Reordering::F8_128x4;
         }
-        Some(g.tensor(t))
+        Ok(Some(g.tensor(t)))
     };
-    let need = |id: Option<TensorId>, i: usize| {
-        let e = || Error::new(ErrorCode::MissingPort, format!("no {}", NAMES[i]), "the operand").at("moe_grouped_matmul");
-        id.ok_or_else(e)
-    };
-    let (token, weight, offsets) = (need(add(0), 0)?, need(add(1), 1)?, need(add(2), 2)?);
-    let (token_index, token_ks) = (add(3), add(4));
-    let scales = match (add(5), add(6)) {
+    let need =
+        |id: Option<TensorId>, i: usize| id.ok_or_else(|| bad(ErrorCode::MissingPort, format!("no {}", NAMES[i]), "the operand"));
+    let (token, weight, offsets) = (need(add(0)?, 0)?, need(add(1)?, 1)?, need(add(2)?, 2)?);
+    let (token_index, token_ks) = (add(3)?, add(4)?);
+    let scales = match (add(5)?, add(6)?) {
         (None, None) => None,
         (a, b) => Some(MoeScales { token: need(a, 5)?, weight: need(b, 6)?, vec: c.sf_vec_size }),
     };
-    let out = shapes[7].ok_or_else(|| Error::new(ErrorCode::MissingPort, "no output", "the operand").at("moe_grouped_matmul"))?;
+    let out = shapes[7].ok_or_else(|| bad(ErrorCode::MissingPort, "no output".into(), "the operand"))?;
     let options = MoeGroupedMatmul {
         name: "moe_grouped_matmul".into(),
         mode: c.mode,
@@ -215,7 +198,11 @@ fn graph(c: &MoeGroupedMatmulCall<'_>) -> Result<Graph> {
     for (i, shape, id, rank) in outputs {
         let (Some(s), Some(id)) = (shape, id) else { continue };
         g.output(id)?;
-        *g.get_mut(id)? = geometry(i, &s, rank);
+        *g.get_mut(id)? = geometry(i, &s, rank)?;
     }
     Ok(g)
+}
+
+fn bad(code: ErrorCode, given: String, expected: &str) -> Error {
+    Error::new(code, given, expected).at("moe_grouped_matmul")
 }

@@ -52,6 +52,16 @@ pub(super) struct Shape {
     pub stride: [i64; 4],
 }
 
+impl Shape {
+    /// The first extents with their strides, of an operand whose others must be 1; else all extents as text.
+    pub fn leading(&self, rank: usize) -> Result<(Vec<i64>, Vec<i64>), String> {
+        match self.dim[rank..].iter().all(|d| *d == 1) {
+            true => Ok((self.dim[..rank].to_vec(), self.stride[..rank].to_vec())),
+            false => Err(format!("extents {:?}", self.dim)),
+        }
+    }
+}
+
 fn row_major(dim: [i64; 4]) -> [i64; 4] {
     // Wrapping is harmless: extents whose product overflows are refused when the graph is frozen.
     let sd = dim[2].wrapping_mul(dim[3]);

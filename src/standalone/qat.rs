@@ -3,12 +3,13 @@
 //! Of the reference's options `backend` is the device of the call, `current_stream` is the stream, and `head_chunk` has no counterpart: no
 //! engine here needs more memory for more heads at once than the results and the quantised operands themselves.
 
-use super::cache::Cache;
 use super::operand::{Operand, Shape};
+use super::run::{self, Kept};
 use crate::analyze::analyze;
-use crate::exec::{Bindings, Executable, Stream, Workspace};
+use crate::exec::{Executable, Stream, Workspace};
 use crate::graph::{Graph, GraphOptions, Mask, Nvfp4Qat, Nvfp4QatBackward, Tensor, TensorId};
-use crate::plan::{BuildOptions, EngineSwitches};
+use crate::plan::BuildOptions;
+use crate::sample::available;
 use crate::{DType, Device, Error, ErrorCode, Result};
 use frostgraph_engines::{qat, Facts};
 use half::bf16;
@@ -180,7 +181,7 @@ pub struct AllocatedGradients {
     pub dv: Option<Vec<bf16>>,
 }
 
-static CACHE: Cache<(Device, EngineSwitches, Shared)> = Cache::new();
+static KEPT: Kept<Shared> = Kept::new();
 
 /// Gradients of NVFP4 QAT attention on a stream: the graph of one backward node, built once per shape, options and device, then executed.
 ///
@@ -192,7 +193,7 @@ static CACHE: Cache<(Device, EngineSwitches, Shared)> = Cache::new();
 pub fn nvfp4_attention_qat_backward(
     device: &Device,
     stream: &Stream,
-    mut call: Nvfp4QatBackwardCall<'_>,
+    call: Nvfp4QatBackwardCall<'_>,
     workspace: &mut Workspace<'_>,
 ) -> Result<AllocatedGradients> {
     let shared = call.shared();
@@ -201,36 +202,14 @@ pub fn nvfp4_attention_qat_backward(
         check_auxiliaries(&shared, &call)?;
     }
     let mut made = AllocatedGradients::default();
-    let take = |operand: &mut Operand<'_>, shape: Option<Shape>, slot: &mut Option<Vec<bf16>>| -> Result<()> {
-        let Some(shape) = shape.filter(|_| !operand.is_some()) else { return Ok(()) };
-        if *stream != Stream::Cpu {
-            return Err(shared.bad("a gradient without device memory", "dq, dk and dv in device memory on a CUDA stream"));
-        }
-        let count = shape.dim.iter().try_fold(1usize, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
-        let count = count.ok_or_else(|| shared.bad("extents whose product leaves 64 bits", "gradients that fit memory"))?;
-        *slot = Some(vec![bf16::ZERO; count]);
-        Ok(())
-    };
-    take(&mut call.dq, shared.shapes[6], &mut made.dq)?;
-    take(&mut call.dk, shared.shapes[7], &mut made.dk)?;
-    take(&mut call.dv, shared.shapes[8], &mut made.dv)?;
-    let mut bindings = Bindings::new();
-    for ((uid, operand), slot) in
-        [(7, call.dq), (8, call.dk), (9, call.dv)].into_iter().zip([&mut made.dq, &mut made.dk, &mut made.dv])
-    {
-        match slot {
-            Some(memory) => {
-                bindings.write(uid, memory.as_mut_slice());
-            }
-            None => operand.bind(uid, &mut bindings),
-        }
-    }
     let inputs = [call.d_o, call.q, call.k, call.v, call.high_precision_o, call.lse];
-    for (uid, operand) in (1..).zip(inputs).chain([(10, call.seq_len_q), (11, call.seq_len_kv)]) {
-        operand.bind(uid, &mut bindings);
-    }
-    exe.execute(stream, &mut bindings, workspace)?;
-    drop(bindings);
+    let gradients = [
+        shared.gradient(stream, call.dq, 6, &mut made.dq)?,
+        shared.gradient(stream, call.dk, 7, &mut made.dk)?,
+        shared.gradient(stream, call.dv, 8, &mut made.dv)?,
+    ];
+    let operands = inputs.into_iter().chain(gradients).chain([call.seq_len_q, call.seq_len_kv]);
+    run::execute(&exe, stream, operands, workspace)?;
     Ok(made)
 }
 
@@ -244,21 +223,21 @@ pub fn nvfp4_attention_qat_forward(
     workspace: &mut Workspace<'_>,
 ) -> Result<()> {
     let exe = call.shared().executable(device)?;
-    let mut bindings = Bindings::new();
-    let all = [
-        (2, call.q),
-        (3, call.k),
-        (4, call.v),
-        (5, call.high_precision_o),
-        (6, call.lse),
-        (7, call.o),
-        (10, call.seq_len_q),
-        (11, call.seq_len_kv),
+    let absent = Operand::default;
+    let operands = [
+        absent(),
+        call.q,
+        call.k,
+        call.v,
+        call.high_precision_o,
+        call.lse,
+        call.o,
+        absent(),
+        absent(),
+        call.seq_len_q,
+        call.seq_len_kv,
     ];
-    for (uid, operand) in all {
-        operand.bind(uid, &mut bindings);
-    }
-    exe.execute(stream, &mut bindings, workspace)
+    run::execute(&exe, stream, operands, workspace)
 }
 
 /// Names of the operands in uid order, from 1.
@@ -291,10 +270,35 @@ impl Shared {
     }
 
     fn executable(&self, device: &Device) -> Result<Arc<Executable>> {
-        let options =
-            BuildOptions { enable_opt_in: Some(true), workspace_limit: self.workspace_limit_bytes, ..BuildOptions::default() };
-        let key = (device.clone(), EngineSwitches::resolve(&options)?, self.clone());
-        CACHE.get(key, || self.graph()?.build_with(device, &options)?.best()?.compile())
+        let plan = |options: &BuildOptions| self.graph()?.build_with(device, options)?.best();
+        run::executable(&KEPT, device, self.workspace_limit_bytes, self.clone(), plan)
+    }
+
+    /// The gradient as given, or one in new memory in `slot`.
+    fn gradient<'a>(
+        &self,
+        stream: &Stream,
+        given: Operand<'a>,
+        i: usize,
+        slot: &'a mut Option<Vec<bf16>>,
+    ) -> Result<Operand<'a>> {
+        let Some(shape) = self.shapes[i].filter(|_| !given.is_some()) else { return Ok(given) };
+        if *stream != Stream::Cpu {
+            return Err(self.bad("a gradient without device memory", "dq, dk and dv in device memory on a CUDA stream"));
+        }
+        let count = shape.dim.iter().try_fold(1usize, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
+        let count = count.ok_or_else(|| self.bad("extents whose product leaves 64 bits", "gradients that fit memory"))?;
+        let (mut memory, bytes) = (Vec::new(), (count as u64).saturating_mul(2));
+        if bytes > available() || memory.try_reserve_exact(count).is_err() {
+            let e = Error::new(
+                ErrorCode::BufferSize,
+                format!("a gradient of {bytes} bytes"),
+                "gradients that this machine has memory for",
+            );
+            return Err(e.at(self.place()));
+        }
+        memory.resize(count, bf16::ZERO);
+        Ok(Operand::write(slot.insert(memory), shape.dim))
     }
 
     /// The mask; what only this interface leaves unsaid is refused here, where its names are known.

@@ -1,59 +1,17 @@
-//! From seeded inputs to results, checked against the f64 oracle the way `frostgraph run --check` does it.
+//! Runs on the CPU: every form against the oracle, what the seed fills, faulty ends.
 
+use crate::cpu_run::{execute, matches_the_oracle};
 use crate::support::{build, served, Case};
-use frostgraph::exec::{Bindings, HostWorkspace, Stream};
-use frostgraph::graph::FrozenGraph;
-use frostgraph::sample::{check, expected, inputs, outputs, HostTensors};
-use frostgraph::{Device, ErrorCode, Result};
-
-pub fn execute(g: &frostgraph::graph::Graph, data: &HostTensors) -> Result<(FrozenGraph, HostTensors)> {
-    let built = g.build(&Device::cpu())?;
-    let exe = built.best()?.compile()?;
-    let mut results = outputs(built.graph(), data)?;
-    let mut scratch = HostWorkspace::new(exe.workspace_bytes()).unwrap();
-    let mut bindings = Bindings::new();
-    for (uid, t) in &data.0 {
-        bindings.read(*uid, t.bytes());
-    }
-    for (uid, t) in &mut results.0 {
-        bindings.write(*uid, t.bytes_mut());
-    }
-    exe.execute(&Stream::cpu(), &mut bindings, &mut scratch.workspace())?;
-    Ok((built.graph().clone(), results))
-}
+use frostgraph::sample::{inputs, HostTensors};
+use frostgraph::ErrorCode;
 
 #[test]
 fn every_form_matches_the_oracle() {
     for (seed, (name, case)) in served().into_iter().enumerate() {
-        let (g, _) = build(&case).unwrap();
-        let data = inputs(&g.freeze().unwrap(), seed as u64, HostTensors::default()).unwrap();
-        let (frozen, results) = execute(&g, &data).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let want = expected(&frozen, &data).unwrap();
-        let compared = check(&want, &data, &results).unwrap();
-        assert_eq!(compared.len(), results.0.len(), "{name}: every output is judged");
-        for c in &compared {
-            assert!(c.passed(), "{name}: {} is off by {} and may by {}", c.name, c.error, c.tolerance);
-        }
+        matches_the_oracle(name, &build(&case).unwrap().0, seed as u64);
     }
-}
-
-/// The judge sees what is wrong: one flipped bit of a scale, of a result, of a status word.
-#[test]
-fn wrong_results_are_seen() {
     let case = Case { dbias: true, d_srelu: true, status: true, ..Case::default() };
-    let (g, _) = build(&case).unwrap();
-    let data = inputs(&g.freeze().unwrap(), 5, HostTensors::default()).unwrap();
-    let (frozen, results) = execute(&g, &data).unwrap();
-    let want = expected(&frozen, &data).unwrap();
-    for &uid in results.0.keys() {
-        let mut bad = results.clone();
-        let bytes = bad.0.get_mut(&uid).unwrap().bytes_mut();
-        // Of little-endian floats the high bytes matter.
-        let step = if bytes.len() > 4 { 1 } else { 4 };
-        bytes.iter_mut().step_by(step).for_each(|b| *b ^= 0x28);
-        let compared = check(&want, &data, &bad).unwrap();
-        assert!(compared.iter().any(|c| c.uid == uid && !c.passed()), "uid {uid}");
-    }
+    matches_the_oracle("everything", &build(&case).unwrap().0, 5);
 }
 
 #[test]

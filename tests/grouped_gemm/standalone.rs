@@ -146,6 +146,9 @@ fn faults_of_a_call_are_coded() {
     assert_eq!(code(&|c| c.acc_dtype = DType::F16), Some(ErrorCode::GemmFixedType));
     assert_eq!(code(&|c| c.sfd_row = Operand::shape(DType::F8E4M3, [1; 4])), Some(ErrorCode::GemmIdleOutput));
     assert_eq!(code(&|c| c.c = Operand::shape(DType::BF16, [M as i64, 16, 1, 1])), Some(ErrorCode::GemmShape));
+    // An extent that the operand does not have is no extent to drop.
+    assert_eq!(code(&|c| c.alpha = Operand::shape(DType::F32, [1, 2, 1, 1])), Some(ErrorCode::GemmShape));
+    assert_eq!(code(&|c| c.c = Operand::shape(DType::BF16, [M as i64, 32, 1, 3])), Some(ErrorCode::GemmShape));
     assert_eq!(code(&|c| c.b_ptrs = Operand::shape(DType::I64, [1; 4])), Some(ErrorCode::MissingPort));
     assert!(run(|c| c.acc_dtype = DType::F64).is_ok());
 }

@@ -1,46 +1,15 @@
-//! From seeded inputs to results, checked against the f64 oracle the way `frostgraph run --check` does it.
+//! Runs on the CPU: every form against the oracle, two products in a row, what the seed fills, faulty offsets.
 
+use crate::cpu_run::{execute, matches_the_oracle};
 use crate::support::{build, served, Case};
-use frostgraph::exec::{Bindings, HostWorkspace, Stream};
-use frostgraph::graph::{FrozenGraph, Graph, GraphOptions, MoeGroupedMatmul, MoeMode, Tensor};
-use frostgraph::sample::{check, expected, inputs, outputs, HostTensors};
-use frostgraph::{DType, Device, ErrorCode, Result};
-
-pub fn execute(g: &Graph, data: &HostTensors) -> Result<(FrozenGraph, HostTensors)> {
-    let built = g.build(&Device::cpu())?;
-    let exe = built.best()?.compile()?;
-    let mut results = outputs(built.graph(), data)?;
-    let mut scratch = HostWorkspace::new(exe.workspace_bytes()).unwrap();
-    let mut bindings = Bindings::new();
-    for (uid, t) in &data.0 {
-        bindings.read(*uid, t.bytes());
-    }
-    for (uid, t) in &mut results.0 {
-        bindings.write(*uid, t.bytes_mut());
-    }
-    exe.execute(&Stream::cpu(), &mut bindings, &mut scratch.workspace())?;
-    Ok((built.graph().clone(), results))
-}
+use frostgraph::graph::{Graph, GraphOptions, MoeGroupedMatmul, MoeMode, Tensor};
+use frostgraph::sample::{check, expected, inputs, HostTensors};
+use frostgraph::{DType, ErrorCode};
 
 #[test]
 fn every_form_matches_the_oracle() {
     for (seed, (name, case)) in served().into_iter().enumerate() {
-        let (g, _) = build(&case).unwrap();
-        let data = inputs(&g.freeze().unwrap(), seed as u64, HostTensors::default()).unwrap();
-        let (frozen, results) = execute(&g, &data).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let want = expected(&frozen, &data).unwrap();
-        let compared = check(&want, &data, &results).unwrap();
-        assert_eq!(compared.len(), results.0.len(), "{name}: every output is judged");
-        for c in &compared {
-            assert!(c.passed(), "{name}: {} is off by {} and may by {}", c.name, c.error, c.tolerance);
-        }
-        // The judge sees what is wrong.
-        for &uid in results.0.keys() {
-            let mut bad = results.clone();
-            bad.0.get_mut(&uid).unwrap().bytes_mut().iter_mut().step_by(1).for_each(|b| *b ^= 0x28);
-            let compared = check(&want, &data, &bad).unwrap();
-            assert!(compared.iter().any(|c| c.uid == uid && !c.passed()), "{name}: uid {uid}");
-        }
+        matches_the_oracle(name, &build(&case).unwrap().0, seed as u64);
     }
 }
 

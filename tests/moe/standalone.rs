@@ -62,4 +62,7 @@ fn faults_are_coded_and_no_rows_is_no_work() {
     assert_eq!(code(|c| c.acc_dtype = DType::F16), Err(ErrorCode::MoeFixedType));
     assert_eq!(code(|c| c.output = Operand::shape(DType::F32, [1, 4, 1, 1])), Err(ErrorCode::MoeShape));
     assert_eq!(code(|c| c.token_index = Operand::shape(DType::I32, [1, 0, 1, 1])), Ok(()));
+    // An extent that the operand does not have is no extent to drop.
+    assert_eq!(code(|c| c.token = Operand::shape(DType::BF16, [1, 2, 2, 2])), Err(ErrorCode::MoeShape));
+    assert_eq!(code(|c| c.status = Operand::shape(DType::I32, [1, 1, 2, 1])), Err(ErrorCode::MoeShape));
 }

@@ -1,5 +1,6 @@
 //! The graph of one call.
 
+use super::super::operand::Shape;
 use super::{bad, GroupedGemmDsreluCall};
 use crate::graph::{GemmWeights, Graph, GraphOptions, GroupedGemmDsrelu, GroupedGemmDsreluAttrs, Tensor, TensorId};
 use crate::{DType, ErrorCode, Result};
@@ -28,6 +29,12 @@ const NAMES: [&str; 21] = [
     "status",
 ];
 
+/// The extents of an operand of this rank; a further one is not dropped silently.
+fn leading(i: usize, s: &Shape, rank: usize) -> Result<Vec<i64>> {
+    let fault = |e| bad(ErrorCode::GemmShape, format!("{} of {e}", NAMES[i]), "extents of 1 behind its own");
+    Ok(s.leading(rank).map_err(fault)?.0)
+}
+
 pub(super) fn graph(c: &GroupedGemmDsreluCall<'_>, attrs: GroupedGemmDsreluAttrs) -> Result<Graph> {
     let shapes = c.shapes();
     let need = |i: usize| shapes[i].ok_or_else(|| bad(ErrorCode::MissingPort, format!("no {}", NAMES[i]), "the operand"));
@@ -39,7 +46,7 @@ pub(super) fn graph(c: &GroupedGemmDsreluCall<'_>, attrs: GroupedGemmDsreluAttrs
     let mut g = Graph::new(GraphOptions { io: DType::F32, ..GraphOptions::default() });
     let plain = |i: usize, rank: usize| -> Result<Tensor> {
         let s = need(i)?;
-        let t = Tensor::new(NAMES[i], s.dim[..rank].to_vec()).dtype(s.dtype).uid(i as i64 + 1);
+        let t = Tensor::new(NAMES[i], leading(i, &s, rank)?).dtype(s.dtype).uid(i as i64 + 1);
         // Scalars a row or an expert need no more than their element.
         Ok(if rank == 1 || i == 7 { t.alignment(s.dtype.bytes().unwrap_or(1) as i64) } else { t })
     };
@@ -107,7 +114,7 @@ pub(super) fn graph(c: &GroupedGemmDsreluCall<'_>, attrs: GroupedGemmDsreluAttrs
         let t = g.get_mut(id)?;
         (t.name, t.uid, t.dtype) = (NAMES[i].to_owned(), Some(i as i64 + 1), Some(s.dtype));
         if rank > 0 {
-            t.dim = s.dim[..rank].to_vec();
+            t.dim = leading(i, &s, rank)?;
         }
         if [13, 14, 15, 20].contains(&i) {
             t.alignment = s.dtype.bytes().unwrap_or(1) as i64;

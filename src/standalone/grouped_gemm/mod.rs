@@ -4,11 +4,10 @@ mod call;
 mod graph;
 mod knobs;
 
-use super::cache::Cache;
 use super::operand::Shape;
-use crate::exec::{Bindings, Executable, Stream, Workspace};
+use super::run::{self, Kept};
+use crate::exec::{Executable, Stream, Workspace};
 use crate::graph::GroupedGemmDsreluAttrs;
-use crate::plan::{BuildOptions, EngineSwitches};
 use crate::{DType, Device, Error, ErrorCode, Result};
 pub use call::GroupedGemmDsreluCall;
 pub use frostgraph_engines::grouped_gemm::slots::{
@@ -19,17 +18,16 @@ use graph::graph;
 use knobs::{knobs, plan};
 use std::sync::Arc;
 
+/// Everything of a call that its executable depends on.
 #[derive(Debug, PartialEq)]
 struct Key {
-    device: Device,
-    switches: EngineSwitches,
     shapes: [Option<Shape>; 21],
     attrs: GroupedGemmDsreluAttrs,
     acc: DType,
     knobs: Knobs,
 }
 
-static CACHE: Cache<Key> = Cache::new();
+static KEPT: Kept<Key> = Kept::new();
 
 /// The grouped product and its epilogue on a stream: the graph of one node, built once per shape, options and device, then executed.
 ///
@@ -48,12 +46,7 @@ pub fn grouped_gemm_dsrelu(
         return Ok(());
     }
     let exe = executable(device, &call)?;
-    let mut bindings = Bindings::new();
-    // The uids of `graph`, which gives them in this order.
-    for (uid, operand) in (1..).zip(call.operands()) {
-        operand.bind(uid, &mut bindings);
-    }
-    exe.execute(stream, &mut bindings, workspace)
+    run::execute(&exe, stream, call.operands(), workspace)
 }
 
 /// Exact bytes of workspace that this call needs on this device; the memory of the operands is not looked at.
@@ -69,7 +62,6 @@ fn is_empty(c: &GroupedGemmDsreluCall<'_>) -> bool {
 }
 
 fn executable(device: &Device, c: &GroupedGemmDsreluCall<'_>) -> Result<Arc<Executable>> {
-    let options = BuildOptions { enable_opt_in: Some(true), ..BuildOptions::default() };
     let d_dtype = c.d_row.shape.map_or(DType::BF16, |s| s.dtype);
     let attrs = GroupedGemmDsreluAttrs {
         formula: c.formula,
@@ -84,15 +76,8 @@ fn executable(device: &Device, c: &GroupedGemmDsreluCall<'_>) -> Result<Arc<Exec
         d_dtype,
     };
     let knobs = knobs(c)?;
-    let key = Key {
-        device: device.clone(),
-        switches: EngineSwitches::resolve(&options)?,
-        shapes: c.shapes(),
-        attrs: attrs.clone(),
-        acc: c.acc_dtype,
-        knobs: knobs.clone(),
-    };
-    CACHE.get(key, || plan(&graph(c, attrs)?.build_with(device, &options)?, &knobs)?.compile())
+    let key = Key { shapes: c.shapes(), attrs: attrs.clone(), acc: c.acc_dtype, knobs: knobs.clone() };
+    run::executable(&KEPT, device, None, key, |options| plan(&graph(c, attrs)?.build_with(device, options)?, &knobs))
 }
 
 fn bad(code: ErrorCode, given: String, expected: &str) -> Error {
