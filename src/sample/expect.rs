@@ -243,3 +243,22 @@ pub fn check(expected: &[Expectation], inputs: &HostTensors, results: &HostTenso
     }
     Ok(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Graph, GraphOptions, Sdpa};
+    use crate::ErrorCode;
+
+    /// Keys that all lie at one address take 128 bytes and 2^44 elements: nothing to bind is large, and yet no machine can check it.
+    #[test]
+    fn a_broadcast_graph_that_no_machine_can_check() {
+        let mut g = Graph::new(GraphOptions::default());
+        let q = g.tensor(Tensor::new("q", [1, 1, 1, 64]));
+        let [k, v] = ["k", "v"].map(|n| g.tensor(Tensor::new(n, [1, 1, 1 << 38, 64]).strides([0, 0, 0, 1])));
+        let out = g.sdpa(q, k, v, Sdpa::default()).unwrap();
+        g.output(out.o).unwrap();
+        let e = expected(&g.freeze().unwrap(), &HostTensors::default()).unwrap_err();
+        assert!(e.code == ErrorCode::BufferSize && e.to_string().contains("281474976711680 bytes"), "{e}");
+    }
+}

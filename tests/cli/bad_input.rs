@@ -91,27 +91,6 @@ fn a_graph_that_does_not_fit_in_memory() {
     assert!(text.contains("FG4002") && text.contains("memory"), "{text}");
 }
 
-/// Keys that all lie at one address take 128 bytes and 2^46 elements: nothing to bind is large, and yet no machine can check it.
-#[test]
-fn a_broadcast_graph_that_no_machine_can_check() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = edited(dir.path(), FORWARD, |v| {
-        for t in v["tensors"].as_array_mut().unwrap().iter_mut().filter(|t| ["K", "V"].contains(&t["name"].as_str().unwrap())) {
-            t["dim"][2] = (1i64 << 38).into();
-            t["stride"] = serde_json::json!([0, 0, 0, 1]);
-        }
-        for t in v["tensors"].as_array_mut().unwrap() {
-            if t["name"] == "Q" || t["uid"] == 4 || t["uid"] == 5 {
-                t["dim"][2] = 1.into();
-            }
-        }
-        // One key of the window: the engine is done at once.
-        v["nodes"][0]["right_bound"] = 0.into();
-    });
-    let (status, text) = fails(&["run", &path, "--check"]);
-    assert!(status == 3 && text.contains("FG4002") && text.contains("in f64"), "{text}");
-}
-
 /// Names come from files: none ends a line or steers the terminal.
 #[test]
 fn names_with_control_characters() {
@@ -123,7 +102,7 @@ fn names_with_control_characters() {
     for args in [&["plans", &path][..], &["explain", &path], &["run", &path, "--check"]] {
         let text = super::ok(args);
         assert!(text.contains("\\u{1b}[2J\\r\\n") && !text.contains(['\u{1b}', '\r']), "{args:?}: {text}");
-        assert!(args[0] == "plans" || text.contains("t\\n"), "{args:?}: {text}");
+        assert!(args[0] != "run" || text.contains("t\\n"), "{args:?}: {text}");
     }
     let broken = edited(dir.path(), FORWARD, |v| {
         v["nodes"][0]["name"] = "evil\u{1b}[2J\n".into();

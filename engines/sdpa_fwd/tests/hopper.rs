@@ -1,0 +1,140 @@
+//! The wgmma row.
+
+use super::*;
+
+/// The configuration for head dims, rows of a tile and a few switches of a case.
+fn hopper_config(case: &Case, knobs: &[(Knob, i64)]) -> Option<prefill_sm90::Config> {
+    prefill_sm90::config(&case.sdpa(), &Knobs::new(knobs))
+}
+
+/// Q 128x128 and three buffers of 128 keys; Q 192x64 and four of 64; Q 64x128, five of 64 and two warpgroups' halves of O; everything fits a CTA's 227 KB.
+#[test]
+fn hopper_configurations_fit() {
+    let mut seen = 0;
+    for (d_qk, d_v) in (8..=256).step_by(8).flat_map(|q| (8..=256).step_by(8).map(move |v| (q, v))) {
+        for (left, bias) in [(None, false), (Some(9), false), (None, true), (Some(9), true)] {
+            let case = Case { d_qk, d_v, left, bias: bias.then_some((DType::F32, 1)), ..forward() };
+            for rows in [64, 128, 192] {
+                let Some(c) = hopper_config(&case, &[(Knob::TileM, rows)]) else { continue };
+                seen += 1;
+                assert!(c.d_qk >= d_qk && c.d_v >= d_v && c.q_tile() == rows && c.smem() <= 232_448, "{c:?}");
+                // Registers of a math thread: S, P twice, O, a bias, and about 32 more; 240 of them with two warpgroups, 160 with three.
+                let registers = c.kv_tile / 2 * (2 + i64::from(bias)) + c.d_v / 2;
+                assert!(registers + 32 <= if c.groups == 2 { 240 } else { 160 }, "{c:?}");
+            }
+        }
+    }
+    assert!(seen > 5000, "{seen}");
+    let at = |d, left| Case { d_qk: d, d_v: d, left, ..forward() };
+    let c = hopper_config(&at(128, None), &[]).expect("d 128");
+    assert_eq!((c.q_tile(), c.threads(), c.smem()), (128, 384, 2 * (128 * 128 + 3 * 128 * 256) + 16 * (2 + 3 + 3)));
+    let c = hopper_config(&at(40, Some(31)), &[]).expect("d 64");
+    assert_eq!((c.q_tile(), c.threads(), c.smem()), (192, 512, 2 * (192 * 64 + 4 * 64 * 128) + 16 * (3 + 4 + 4)));
+    let c = hopper_config(&at(128, None), &[(Knob::TileM, 64)]).expect("d 128, shared rows");
+    let exchange = 2 * 128 * (32 + 4) * 4;
+    assert_eq!((c.q_tile(), c.threads(), c.smem()), (64, 384, 2 * (64 * 128 + 5 * 64 * 256) + exchange + 16 * (1 + 5 + 5)));
+    assert_eq!(hopper_config(&at(264, None), &[]), None);
+    for (d, rows) in [(256, 64), (128, 192), (256, 192)] {
+        let facts = at(d, None).facts();
+        assert_eq!(declined(hopper_row(), &facts, &Knobs::new(&[(Knob::TileM, rows)])), Code::Knob, "{rows} rows at d {d}");
+    }
+}
+
+/// Packed: a tile of 128 rows is 42 tokens of three heads; the map's box is the three heads of 21 tokens, heads fastest.
+#[test]
+fn hopper_packs_groups_that_do_not_divide_a_tile() {
+    let case = Case { h_q: 6, h_kv: 2, ..forward() };
+    let knobs = Knobs::new(&[(Knob::PackGqa, 1)]);
+    let c = hopper_config(&case, &[(Knob::PackGqa, 1)]).expect("served");
+    assert_eq!((c.pack, c.group_tokens(), c.tokens()), (3, 21, 42));
+    let p = plan(hopper_row(), &case.facts(), &knobs, 90);
+    assert_eq!(define(&p, 0, "FG_PACK_GQA"), 1);
+    let Step::Kernel(l) = &p.steps[0] else { panic!("a kernel") };
+    // Five tiles of 200 tokens, two key heads, two batches.
+    assert_eq!(l.grid[0], 5 * 2 * 2);
+    let Arg::Map(m) = arg(&p, 0, "tm_q") else { panic!("a map") };
+    assert_eq!((m.dim, m.tile), (vec![Some(128), Some(6), Some(200), Some(2)], vec![64, 3, 21, 1]));
+    assert_eq!(m.stride_bytes, [256, 6 * 256, 200 * 6 * 256]);
+    for (h_q, h_kv) in [(8, 8), (130, 2)] {
+        let facts = Case { h_q, h_kv, ..forward() }.facts();
+        assert_eq!(declined(hopper_row(), &facts, &knobs), Code::Knob, "{h_q}/{h_kv}");
+    }
+}
+
+/// Sections of the Hopper row: all heads where four CTAs read each key head anyway; else even rounds of the device's 132 CTAs.
+#[test]
+fn hopper_sections() {
+    let at = |b, h_q, h_kv, s, d_qk, d_v, sched| {
+        let case = Case { b, h_q, h_kv, s_q: s, s_kv: s, d_qk, d_v, right: Some(0), ..forward() };
+        prefill_sm90::section(&case.sdpa(), &hopper_config(&case, &[]).expect("a configuration"), sched, &target(90))
+    };
+    assert_eq!(at(1, 64, 8, 4096, 128, 128, 2), 64);
+    assert_eq!((at(1, 128, 128, 4096, 192, 128, 2), at(1, 128, 128, 4096, 192, 128, 1)), (33, 128));
+    assert_eq!(at(1, 128, 128, 8192, 192, 128, 2), 33);
+    assert_eq!(at(4, 32, 32, 4096, 64, 64, 2), 12, "22 tiles a head");
+    // One tile a head: sections do not help, 33 heads do not fill the device.
+    assert_eq!(at(1, 128, 128, 128, 128, 128, 2), 128);
+    // Packed heads count once.
+    let case = Case { b: 8, h_q: 64, h_kv: 8, s_q: 4096, s_kv: 4096, right: Some(0), ..forward() };
+    let c = hopper_config(&case, &[(Knob::PackGqa, 1)]).expect("a configuration");
+    assert_eq!((prefill_sm90::section(&case.sdpa(), &c, 1, &target(90)), prefill_sm90::tiles(&case.sdpa(), &c)), (64, 256 * 64));
+}
+
+#[test]
+fn hopper_declines_what_it_lacks() {
+    let served_by = |case: Case| super::super::mismatch(hopper_row(), &case.facts(), &Knobs::NONE, &target(90)).map(|d| d.code);
+    for case in [
+        forward(),
+        Case { scale: -0.1, ..forward() },
+        Case { scale: 0.0, ..forward() },
+        Case { bias: Some((DType::F32, 1)), ..forward() },
+    ] {
+        assert_eq!(served_by(case.clone()), None, "{case:?}");
+    }
+    assert_eq!(served_by(Case { bias: Some((DType::F32, 1)), thd: Some(DType::I32), ..forward() }), Some(Code::Bias));
+    assert_eq!(served_by(Case { paged: true, padded: true, ..forward() }), Some(Code::Feature));
+    assert_eq!(
+        super::super::mismatch(hopper_row(), &forward().facts(), &Knobs::NONE, &target(100)).map(|d| d.code),
+        Some(Code::Arch)
+    );
+    let far = bent(&forward(), |f| f.ports.k.as_mut().expect("K").stride[0] = 1 << 39);
+    assert_eq!(declined(hopper_row(), &far, &Knobs::NONE), Code::Geometry);
+}
+
+/// What costs instructions in every tile is a switch of the compiler, off where nothing asks for it; a scale tensor's pointer is a parameter.
+#[test]
+fn hopper_switches_follow_the_graph() {
+    let switches = |facts: &Facts| {
+        let p = plan(hopper_row(), facts, &Knobs::NONE, 90);
+        ["FG_BIAS", "FG_PRESCALE", "FG_MAX_SUM", "FG_KEY_SPLIT", "FG_PACK_GQA"].map(|name| define(&p, 0, name))
+    };
+    assert_eq!(switches(&forward().facts()), [0; 5]);
+    assert_eq!(switches(&Case { scale: 1e-31, ..forward() }.facts()), [0, 1, 0, 0, 0]);
+    assert_eq!(switches(&Case { bias: Some((DType::F32, 1)), ..forward() }.facts()), [2, 1, 0, 0, 0]);
+    assert_eq!(switches(&Case { bias: Some((DType::BF16, 2)), ..forward() }.facts()), [1, 1, 0, 0, 0]);
+    let max = bent(&forward(), |f| f.ports.score_max = Some(port(70, "max", [2, 8, 200, 1], DType::F32)));
+    assert_eq!(switches(&max), [0, 0, 1, 0, 0]);
+    let scaled = |dtype| {
+        bent(&forward(), |f| {
+            f.scale = Scale::Dynamic(77);
+            f.ports.attn_scale = Some(port(77, "attn_scale", [1, 1, 1, 1], dtype));
+            f.features = f.features.union(FeatureSet::of(&[Feature::DynamicScale]));
+        })
+    };
+    assert_eq!(switches(&scaled(DType::F32)), [0, 1, 0, 0, 0]);
+    let p = plan(hopper_row(), &scaled(DType::F32), &Knobs::NONE, 90);
+    assert_eq!((arg(&p, 0, "scale_at"), arg(&p, 0, "scale")), (Arg::Ptr(Base::Tensor(77)), Arg::F32(1.0)));
+    assert_eq!(declined(hopper_row(), &scaled(DType::BF16), &Knobs::NONE), Code::DType);
+}
+
+/// `form_bits` by hand: packed, 64-bit offsets, running totals, log2, an order.
+#[test]
+fn hopper_form_bits() {
+    let bits = |case: Case, sched| {
+        let knobs = Knobs::new(&[(Knob::SchedPolicy, sched)]);
+        arg(&plan(hopper_row(), &case.facts(), &knobs, 90), 0, "form_bits")
+    };
+    assert_eq!(bits(forward(), 0), Arg::I32(0));
+    assert_eq!(bits(Case { thd: Some(DType::I32), ..forward() }, 0), Arg::I32(1));
+    assert_eq!(bits(Case { thd: Some(DType::I64), stats_log2: true, ..forward() }, 2), Arg::I32(1 + 2 + 8 + 16));
+}
