@@ -11,12 +11,25 @@ const INPUTS: &[(DType, DType, i64)] = &[
     (DType::F8E4M3, DType::F8E8M0, 32),
     (DType::F8E5M2, DType::F8E8M0, 32),
     (DType::F4E2M1, DType::F8E4M3, 16),
-    (DType::F4E2M1, DType::F8E8M0, 16),
     (DType::F4E2M1, DType::F8E8M0, 32),
+    (DType::F4E2M1, DType::F8E8M0, 16),
 ];
 
 /// Types of C and of D.
 const RESULTS: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2];
+
+/// What every row serves.
+const SHARED: FeatureSet = FeatureSet::of(&[
+    F::Deterministic,
+    F::DBias,
+    F::OutputScales,
+    F::DiscreteColSfd,
+    F::Amax,
+    F::TanhClamp,
+    F::PreactivationC,
+    F::PooledWeights,
+    F::StatusWord,
+]);
 
 const SM90: Row = Row {
     id: 20900,
@@ -29,20 +42,7 @@ const SM90: Row = Row {
         inputs: INPUTS,
         c: RESULTS,
         d: RESULTS,
-        features: FeatureSet::of(&[
-            F::Deterministic,
-            F::DBias,
-            F::OutputScales,
-            F::DiscreteColSfd,
-            F::Amax,
-            F::DSrelu,
-            F::TanhClamp,
-            F::PreactivationC,
-            F::PooledWeights,
-            F::WeightAddresses,
-            F::NMajorB,
-            F::StatusWord,
-        ]),
+        features: SHARED.union(FeatureSet::of(&[F::DSrelu, F::WeightAddresses, F::NMajorB])),
     }),
     // Cluster of one or two CTAs: tiles of 256 x 128 or 256 x 256.
     knobs: &[KnobDomain { knob: Knob::TileCgaM, values: &[1, 2] }],
@@ -59,26 +59,11 @@ const SM90: Row = Row {
 const fn mma_caps(lo: u32, hi: u32) -> Caps {
     Caps::GroupedGemm(GroupedGemmCaps {
         arch: Arch::Sm { lo, hi },
-        inputs: &[
-            (DType::F8E4M3, DType::F8E8M0, 32),
-            (DType::F8E5M2, DType::F8E8M0, 32),
-            (DType::F4E2M1, DType::F8E4M3, 16),
-            (DType::F4E2M1, DType::F8E8M0, 32),
-        ],
+        // All but FP4 with E8M0 per 16.
+        inputs: INPUTS.split_at(4).0,
         c: RESULTS,
         d: RESULTS,
-        features: FeatureSet::of(&[
-            F::Deterministic,
-            F::DBias,
-            F::OutputScales,
-            F::DiscreteColSfd,
-            F::Amax,
-            F::TanhClamp,
-            F::PreactivationC,
-            F::PooledWeights,
-            F::WeightAddresses,
-            F::StatusWord,
-        ]),
+        features: SHARED.with(F::WeightAddresses),
     })
 }
 
@@ -125,20 +110,7 @@ const CPU: Row = Row {
         inputs: INPUTS,
         c: RESULTS,
         d: RESULTS,
-        features: FeatureSet::of(&[
-            F::Deterministic,
-            F::DBias,
-            F::OutputScales,
-            F::DiscreteColSfd,
-            F::Amax,
-            F::DSrelu,
-            F::TanhClamp,
-            F::PreactivationC,
-            F::PooledWeights,
-            F::NMajorB,
-            F::F64Accumulate,
-            F::StatusWord,
-        ]),
+        features: SHARED.union(FeatureSet::of(&[F::DSrelu, F::NMajorB, F::F64Accumulate])),
     }),
     knobs: &[],
     note: Some(

@@ -6,6 +6,25 @@ use crate::{Arch, Caps, DType, Feature as F, FeatureSet, Maturity, Row};
 /// Every row.
 pub static ROWS: &[Row] = &[SM90, CPU];
 
+/// Types of token and weight, with those of their scales and the values a scale: all that the operation knows.
+const INPUTS: &[(DType, Option<(DType, i64)>)] = &[
+    (DType::F32, None),
+    (DType::BF16, None),
+    (DType::F16, None),
+    (DType::F8E4M3, None),
+    (DType::F8E5M2, None),
+    (DType::F8E4M3, Some((DType::F8E8M0, 32))),
+    (DType::F8E5M2, Some((DType::F8E8M0, 32))),
+    (DType::F4E2M1, Some((DType::F8E4M3, 16))),
+    (DType::F4E2M1, Some((DType::F8E8M0, 16))),
+    (DType::F4E2M1, Some((DType::F8E8M0, 32))),
+];
+
+const OUTPUTS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
+
+/// What every row serves.
+const SHARED: FeatureSet = FeatureSet::of(&[F::NMajorB, F::StatusWord, F::GatherTokens, F::ScatterTokens]);
+
 const SM90: Row = Row {
     id: 21000,
     name: "moe_grouped_matmul_sm90",
@@ -14,19 +33,10 @@ const SM90: Row = Row {
     caps: Caps::Moe(MoeCaps {
         // wgmma exists on 9.0 only.
         arch: Arch::Sm { lo: 90, hi: 90 },
-        inputs: &[
-            (DType::BF16, None),
-            (DType::F16, None),
-            (DType::F8E4M3, None),
-            (DType::F8E5M2, None),
-            (DType::F8E4M3, Some((DType::F8E8M0, 32))),
-            (DType::F8E5M2, Some((DType::F8E8M0, 32))),
-            (DType::F4E2M1, Some((DType::F8E4M3, 16))),
-            (DType::F4E2M1, Some((DType::F8E8M0, 16))),
-            (DType::F4E2M1, Some((DType::F8E8M0, 32))),
-        ],
-        output: &[DType::F32, DType::F16, DType::BF16],
-        features: FeatureSet::of(&[F::NMajorB, F::StatusWord, F::GatherTokens, F::ScatterTokens]),
+        // All but f32.
+        inputs: INPUTS.split_at(1).1,
+        output: OUTPUTS,
+        features: SHARED,
     }),
     knobs: &[],
     note: Some(
@@ -46,20 +56,9 @@ const CPU: Row = Row {
     reproducible: true,
     caps: Caps::Moe(MoeCaps {
         arch: Arch::Cpu,
-        inputs: &[
-            (DType::BF16, None),
-            (DType::F16, None),
-            (DType::F32, None),
-            (DType::F8E4M3, None),
-            (DType::F8E5M2, None),
-            (DType::F8E4M3, Some((DType::F8E8M0, 32))),
-            (DType::F8E5M2, Some((DType::F8E8M0, 32))),
-            (DType::F4E2M1, Some((DType::F8E4M3, 16))),
-            (DType::F4E2M1, Some((DType::F8E8M0, 16))),
-            (DType::F4E2M1, Some((DType::F8E8M0, 32))),
-        ],
-        output: &[DType::F32, DType::F16, DType::BF16],
-        features: FeatureSet::of(&[F::NMajorB, F::F64Accumulate, F::StatusWord, F::GatherTokens, F::ScatterTokens]),
+        inputs: INPUTS,
+        output: OUTPUTS,
+        features: SHARED.with(F::F64Accumulate),
     }),
     knobs: &[],
     note: Some("Reads and writes operands by any strides; where two rows scatter to one place, the later one is kept."),
