@@ -149,7 +149,9 @@ pub fn evaluate(f: &GroupedGemmFacts, inputs: &Inputs<'_>) -> Result<Oracle, Hos
             for col in 0..n {
                 let x = out.d[row * n + col];
                 out.dbias[expert * n + col] += x;
-                out.amax[expert] = out.amax[expert].max(x.abs());
+                // A NaN stays, unlike with f64::max.
+                let (peak, x) = (&mut out.amax[expert], x.abs());
+                *peak = if peak.is_nan() || x.is_nan() { f64::NAN } else { peak.max(x) };
             }
         }
     }

@@ -54,12 +54,7 @@ const CPU: Row = Row {
     name: "moe_grouped_matmul_cpu",
     maturity: Maturity::Default,
     reproducible: true,
-    caps: Caps::Moe(MoeCaps {
-        arch: Arch::Cpu,
-        inputs: INPUTS,
-        output: OUTPUTS,
-        features: SHARED.with(F::F64Accumulate),
-    }),
+    caps: Caps::Moe(MoeCaps { arch: Arch::Cpu, inputs: INPUTS, output: OUTPUTS, features: SHARED.with(F::F64Accumulate) }),
     knobs: &[],
     note: Some("Reads and writes operands by any strides; where two rows scatter to one place, the later one is kept."),
     sources: &[],

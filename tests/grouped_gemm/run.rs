@@ -1,8 +1,8 @@
 //! Runs on the CPU: every form against the oracle, what the seed fills, faulty ends.
 
 use crate::cpu_run::{execute, matches_the_oracle};
-use crate::support::{build, served, Case};
-use frostgraph::sample::{inputs, HostTensors};
+use crate::support::{build, nvfp4, served, Case};
+use frostgraph::sample::{check, expected, inputs, HostTensors};
 use frostgraph::ErrorCode;
 
 #[test]
@@ -12,6 +12,30 @@ fn every_form_matches_the_oracle() {
     }
     let case = Case { dbias: true, d_srelu: true, status: true, ..Case::default() };
     matches_the_oracle("everything", &build(&case).unwrap().0, 5);
+}
+
+/// The definition: a NaN among an expert's results makes its amax NaN, and no other's.
+#[test]
+fn a_nan_among_an_experts_results_is_its_amax() {
+    let (g, h) = build(&nvfp4()).unwrap();
+    let frozen = g.freeze().unwrap();
+    let uid = |id| frozen.tensor(id).uid.unwrap();
+    let mut data = inputs(&frozen, 11, HostTensors::default()).unwrap();
+    // Experts own rows 0 to 256 and 256 to 512; the last one has none.
+    let ends = data.0.get_mut(&uid(h.offsets)).unwrap();
+    ends.bytes_mut().copy_from_slice(&[256i32, 512, 512].map(i32::to_ne_bytes).concat());
+    data.0.get_mut(&uid(h.prob)).unwrap().bytes_mut()[4 * 300..4 * 301].copy_from_slice(&f32::NAN.to_ne_bytes());
+    let (frozen, results) = execute(&g, &data).unwrap();
+    let amax: Vec<f32> = results
+        .bytes(uid(h.out.amax.unwrap()))
+        .unwrap()
+        .chunks_exact(4)
+        .map(|b| f32::from_ne_bytes(b.try_into().unwrap()))
+        .collect();
+    assert!(amax[0].is_finite() && amax[1].is_nan() && amax[2] == f32::NEG_INFINITY, "{amax:?}");
+    for c in check(&expected(&frozen, &data).unwrap(), &data, &results).unwrap() {
+        assert!(c.passed(), "{} is off by {}", c.name, c.error);
+    }
 }
 
 #[test]

@@ -219,3 +219,19 @@ fn i8_what_is_printed_is_the_same_every_time() {
         }
     }
 }
+
+/// A page that sends readers to files that are gone is worse than none.
+#[test]
+fn the_architecture_page_and_the_readme_name_files_that_exist() {
+    let places = ["src/", "engines/", "kernels/", "tests/", "examples/", "benches/", "support_matrix/"];
+    let mut found = 0;
+    for page in ["src/ARCHITECTURE.md", "README.md"] {
+        let text = std::fs::read_to_string(root().join(page)).unwrap();
+        let spans = text.split('`').skip(1).step_by(2).flat_map(str::split_whitespace);
+        for path in spans.filter(|s| places.iter().any(|p| s.starts_with(p)) && !s.contains(['*', '<', '{', ':'])) {
+            assert!(root().join(path).exists(), "{page} names {path}");
+            found += 1;
+        }
+    }
+    assert!(found > 30, "the search still finds what the pages name: {found}");
+}
