@@ -35,9 +35,12 @@ const fn cuda(lo: u32, hi: u32) -> Caps {
 
 const SCHED: &[KnobDomain] = &[KnobDomain { knob: Knob::SchedPolicy, values: &[0, 1, 2] }];
 
+/// Id of the wgmma row.
+pub const SM90_ID: u32 = 20717;
+
 /// Quantised copies, the plain wgmma forward on them, and a second walk for the quantised P.
 const SM90: Row = Row {
-    id: 20717,
+    id: SM90_ID,
     name: "nvfp4_qat_fwd_sm90",
     maturity: Maturity::Default,
     reproducible: true,

@@ -38,16 +38,28 @@ struct Measured {
 type Pair = (i64, i64);
 
 /// One plan for each eligible row, with the tiles that its lowering would pick (facts §4.7). Rows keep their order, in which the wgmma row stands first:
-/// it was measured faster in every shape tried without a bias, from 128 rows on (`kernels/PERFORMANCE.md` section 12), and its caps name the one
-/// architecture of those measurements. With a bias it leads only where it was ahead. The device of the measurements leads with the measured larger
-/// tiles; `FALLBACK` is the table alone.
+/// it was measured faster in every shape tried without a bias, from 128 rows on (`kernels/PERFORMANCE.md` sections 12 and 17), but for those of
+/// [`one_round`], and its caps name the one architecture of those measurements. With a bias it leads only where it was ahead. The device of the
+/// measurements leads with the measured larger tiles; `FALLBACK` is the table alone.
 pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mode) -> Vec<Candidate> {
     let Facts::Sdpa(f) = facts else { return Vec::new() };
     let mut rows = rows.to_vec();
-    if f.features.has(Feature::Bias) && !wgmma_leads_with_bias(f, target) {
+    if one_round(f, target) || f.features.has(Feature::Bias) && !wgmma_leads_with_bias(f, target) {
         rows.sort_by_key(|r| r.name == SM90_NAME);
     }
     ranking::rank(facts, target, &rows, super::mismatch, |row| knob_sets(row, f, target, mode))
+}
+
+/// Where the portable row was ahead at head dims 192/128: while its blocks of 64 keys all run at once, and the wgmma row's of 128 leave half of the
+/// multiprocessors idle. On an H200, us, portable / wgmma: H8 S128 16.2 / 17.9, S1024 58.9 / 60.5 (64 blocks against 128), S2048 185 / 113; causal
+/// 17.5 / 19.3, 57.1 / 59.5, 108 / 107. The deterministic mode was not measured.
+fn one_round(f: &SdpaFacts, target: &Target) -> bool {
+    let blocks = f.b.saturating_mul(f.h_q).saturating_mul(ceil_div(f.s_kv, 64));
+    let fits = match target {
+        Target::Cuda { sm_count, .. } => blocks <= i64::from(*sm_count),
+        Target::Cpu => false,
+    };
+    fits && padded_head_dims(f.d_qk, f.d_v) == Some((192, 128)) && !f.features.has(Feature::Deterministic)
 }
 
 /// Where the wgmma row was ahead of the portable one with a bias: at head dim 64, and at 128 once every multiprocessor has a block. One warp of it
@@ -172,11 +184,37 @@ mod tests {
         }
     }
 
+    /// Head dims above 128 (`kernels/PERFORMANCE.md` section 17): ahead in all sixty shapes of the wide loop, 1.04 to 2.0 x; at 192/128 behind while the
+    /// portable row's blocks all run at once.
+    #[test]
+    fn the_faster_row_of_the_measured_wide_shapes_leads() {
+        let first = |case: Case| ranked(&case, 90, Mode::A).first().map_or(String::new(), |p| p[..5].to_string());
+        for (b, h_q, h_kv, s, ratio) in [
+            (1, 8, 8, 128, 0.90),
+            (1, 8, 8, 512, 0.93),
+            (1, 8, 8, 1024, 0.97),
+            (1, 8, 8, 2048, 1.64),
+            (4, 16, 16, 256, 1.31),
+            (4, 16, 16, 512, 1.45),
+            (1, 32, 4, 128, 0.92),
+            (1, 32, 4, 512, 1.47),
+            (1, 32, 4, 2048, 1.75),
+        ] {
+            for right in [None, Some(0)] {
+                let at = |d_qk, d_v| Case { b, h_q, h_kv, s_q: s, s_kv: s, d_qk, d_v, right, ..Case::default() };
+                let want = if ratio < 1.0 { "20600" } else { "20617" };
+                assert_eq!(first(at(192, 128)), want, "b{b} h{h_q} s{s} {right:?}");
+                assert_eq!(first(at(192, 192)), "20617", "b{b} h{h_q} s{s} {right:?}");
+                assert_eq!(first(at(256, 256)), "20617", "b{b} h{h_q} s{s} {right:?}");
+            }
+        }
+    }
+
     /// On its wide loop too (d_v above 128): at d256 it was 1.13 x cuDNN under a causal mask and 1.31 x without one.
     #[test]
     fn wgmma_leads_at_every_head_dim() {
         for (d_qk, d_v) in [(256, 256), (200, 8), (192, 192), (192, 136), (192, 128), (136, 128), (8, 8)] {
-            let plans = ranked(&Case { d_qk, d_v, ..Case::default() }, 90, Mode::A);
+            let plans = ranked(&Case { b: 8, d_qk, d_v, ..Case::default() }, 90, Mode::A);
             assert_eq!(plans[0], "20617", "{d_qk}/{d_v}: {plans:?}");
             assert!(plans[1].starts_with("20600"), "{d_qk}/{d_v}: {plans:?}");
         }
