@@ -10,7 +10,7 @@ use std::time::Instant;
 /// The L2 cache is overwritten so many times before a run, as the peers' scripts do (there it covers a slow caller).
 const FLUSHES: usize = 4;
 /// Of the plans of one graph beside each other.
-const SWEEP: Pace = Pace { rounds: 3, turn: Turn { warm_ms: 6.0, measure_ms: 8.0 }, seldom: &[] };
+const SWEEP: Pace = Pace { rounds: 3, turn: Turn { warm_ms: 4.0, measure_ms: 6.0 }, seldom: &[] };
 /// Launches of one turn, as the peers take them.
 const LAUNCHES: (f64, f64) = (2.0, 100.0);
 

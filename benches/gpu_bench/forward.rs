@@ -25,9 +25,10 @@ pub fn further_plans(args: &Args, device: &Device) -> Result<Vec<Plan>> {
 }
 
 /// Cases of the peers' table.
-const LONG: Pace = Pace { rounds: 5, turn: Turn { warm_ms: 50.0, measure_ms: 20.0 }, seldom: &["default", "fa2", "efficient"] };
+const LONG: Pace =
+    Pace { rounds: 5, turn: Turn { warm_ms: 50.0, measure_ms: 16.0 }, seldom: &["default", "fa2", "efficient", "cudnn"] };
 /// Decode, and problems of microseconds: no clock sinks under them.
-const SHORT: Pace = Pace { rounds: 5, turn: Turn { warm_ms: 10.0, measure_ms: 10.0 }, seldom: &[] };
+const SHORT: Pace = Pace { rounds: 5, turn: Turn { warm_ms: 10.0, measure_ms: 8.0 }, seldom: &["efficient"] };
 
 pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
     let costs = {

@@ -14,7 +14,7 @@ use frostgraph::{DType, Device, Error, ErrorCode, Result};
 use serde_json::{json, Value};
 
 const PACE: Pace =
-    Pace { rounds: 5, turn: Turn { warm_ms: 100.0, measure_ms: 40.0 }, seldom: &["torch_dsrelu_even", "torch_fp8_product"] };
+    Pace { rounds: 5, turn: Turn { warm_ms: 60.0, measure_ms: 25.0 }, seldom: &["torch_dsrelu_even", "torch_fp8_product"] };
 /// Name of the key that holds a time, of ours and theirs alike.
 const MS: &str = "ms";
 const FAMILY: &str = "grouped_gemm_dsrelu_";

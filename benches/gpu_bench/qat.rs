@@ -28,7 +28,8 @@ const ALL: &[Case] = &[
 ];
 
 const D: i64 = 128;
-const PACE: Pace = Pace { rounds: 5, turn: Turn { warm_ms: 60.0, measure_ms: 40.0 }, seldom: &[] };
+const PACE: Pace =
+    Pace { rounds: 5, turn: Turn { warm_ms: 60.0, measure_ms: 40.0 }, seldom: &["backward", "nvfp4_qat_fwd_sm120"] };
 
 impl Case {
     fn name(&self) -> String {

@@ -20,7 +20,7 @@ pub struct Pace {
     /// An odd number: a time is the median of the turns.
     pub rounds: usize,
     pub turn: Turn,
-    /// Plans and peers that sit out every second round: those that no wgmma row is held against.
+    /// Plans and peers that sit out every second round: portable rows, and peers that are rarely the fastest of theirs.
     pub seldom: &'static [&'static str],
 }
 
