@@ -122,7 +122,8 @@ pub(super) fn choose(row: &Row, f: &SdpaFacts, target: &Target) -> Result<Choice
     };
     let mut choice = configure(f, i64::from(*sm_count));
     choice.staged = f.features.has(Feature::Deterministic) && !f.features.has(Feature::Bias) && choice.dims.0 <= 128;
-    if choice.staged {
+    let triangle = f.mask.right.is_some() && f.mask.left.is_none();
+    if choice.staged && !triangle {
         choice.interleave = choice.interleave.max(STAGED_TURNS);
     }
     if choice.smem() > i64::from(*smem_optin) {

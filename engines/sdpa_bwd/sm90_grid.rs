@@ -8,6 +8,8 @@ const L2_GROUP: i64 = 40 << 20;
 /// Blocks that every multiprocessor should get under a causal mask, where they are unequal; more in the relay, whose blocks wait for one another.
 const CAUSAL_BLOCKS: i64 = 4;
 const RELAY_BLOCKS: i64 = 15;
+/// Least head groups in turn of a causal relay, whose head groups but the last section walk upwards (`turns.cuh`).
+const RELAY_TURNS: i64 = 8;
 
 /// Shares and turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +44,11 @@ pub(super) fn grid(f: &SdpaFacts, kv_tile: i64, row: i64, sm_count: i64, idle_wa
     };
     let heads_item = (1..=group).rev().filter(|h| group % h == 0).find(enough).unwrap_or(1);
     let groups = f.b.saturating_mul(f.h_q / heads_item);
-    let interleave = if relay {
+    let interleave = if relay && triangle {
+        // At least two sections, of one size.
+        let turns = (L2_GROUP / bytes(heads_item).max(1)).max(RELAY_TURNS);
+        ceil_div(groups, ceil_div(groups, turns).max(2)).max(1)
+    } else if relay {
         (L2_GROUP / bytes(heads_item).max(1)).max(4)
     } else if triangle {
         // Sections of one size.

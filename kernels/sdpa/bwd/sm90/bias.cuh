@@ -79,7 +79,8 @@ FG_DEV void dbias_role(u32 smem, const Tile& t, i32 heads, float* to, i64 dsh, i
 #pragma unroll 1
   for (i32 h = 0; h < heads; h++, to += dsh)
 #pragma unroll 1
-    for (i32 qb = t.hi - 1; qb >= t.lo; qb--) {
+    for (i32 k = 0; k < t.hi - t.lo; k++) {
+      const i32 qb = t.q_tile(k);
       const i32 rows = min2(TQ, t.len_q - qb * TQ);
       float* row = to + ((i64)(qb * TQ) * dss + (t.kv0 + (i32)lane));
       mbar_wait(smem + BAR_DS32_FULL, ph);

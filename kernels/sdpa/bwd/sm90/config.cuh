@@ -69,12 +69,18 @@ constexpr int NB_OUT = 2;  // 2 + warpgroup: staging of one warpgroup's output
 constexpr int NB_P_FULL = 4, NB_DS_FULL = 6, NB_DS_OWN = 8;
 
 // ---- work ----
+// The relay under a causal mask (turns.cuh): all head groups but the last start on the diagonal, with the last kv tile.
+constexpr bool UPWARDS = FG_DET && FG_CAUSAL && !FG_WINDOW;
 // What a CTA works on: one kv tile for `heads_item` consecutive query heads of one kv head.
 struct Tile {
   i32 b, h0, h_kv, kv0;
   i32 len_q, len_kv;
-  i32 lo, hi;  // q tiles [lo, hi), walked downwards, once per head
+  i32 lo, hi;  // q tiles [lo, hi), walked once per head
+  bool up;     // upwards, else downwards (UPWARDS)
   Band band;
+
+  // The i-th q tile of the walk.
+  FG_DEV i32 q_tile(i32 i) const { return UPWARDS && up ? lo + i : hi - 1 - i; }
 };
 struct Shape {
   i32 heads_q, heads_item, group, s_q, s_kv, interleave;
@@ -87,7 +93,9 @@ FG_DEV Tile make_tile(const Shape& s) {
   Tile t;
   const u32 tiles = (u32)ceil_div(s.s_kv, TK), hs = (u32)(s.heads_q / s.heads_item), all = gridDim.x / tiles, fit = (u32)s.interleave;
   const u32 g = blockIdx.x / (tiles * fit), r = blockIdx.x - g * tiles * fit, n = min2(fit, all - g * fit);
-  const u32 tile = r / n, bh = g * fit + (r - tile * n);
+  const u32 nth = r / n, bh = g * fit + (r - nth * n);
+  t.up = UPWARDS && g * fit + n < all;
+  const u32 tile = UPWARDS && t.up ? tiles - 1 - nth : nth;
   t.b = (i32)(bh / hs);
   t.h0 = (i32)(bh - (u32)t.b * hs) * s.heads_item;
   t.h_kv = t.h0 / s.group;

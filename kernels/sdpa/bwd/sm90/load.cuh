@@ -29,7 +29,8 @@ FG_DEV void producer(u32 smem, const Tile& t, i32 heads, const Maps& m, i32 row_
 #pragma unroll 1
   for (i32 h = t.h0; h < t.h0 + heads; h++)
 #pragma unroll 1
-    for (i32 qb = t.hi - 1; qb >= t.lo; qb--) {
+    for (i32 k = 0; k < t.hi - t.lo; k++) {
+      const i32 qb = t.q_tile(k);
       const bool edge = q_edge(t, qb);
       u32 full = smem + BAR_Q_FULL + 8 * r.s, bar = edge ? smem + BAR_Q_EDGE : full;
       mbar_wait(smem + BAR_Q_FREE + 8 * r.s, r.ph);
@@ -73,7 +74,8 @@ template <class At> FG_DEV void stats(u32 smem, const Tile& t, i32 heads, i64 ls
     const float *lse, *delta;
     rows_at(t.h0 + n, lse, delta);
 #pragma unroll 1
-    for (i32 qb = t.hi - 1; qb >= t.lo; qb--) {
+    for (i32 k = 0; k < t.hi - t.lo; k++) {
+      const i32 qb = t.q_tile(k);
       float l[R], d[R];
 #pragma unroll
       for (int i = 0; i < R; i++) {

@@ -41,7 +41,7 @@ using PSink = FG_P_SINK;
 struct Walk {
   float* dq;             // this thread's first four floats of the current tile's dQ
   i64 head_jump;         // floats from a head's last tile to the next head's first
-  i32 qb, lo, hi;        // current q tile; [lo, hi)
+  i32 qb, first_qb, last_qb;  // current q tile; those with which a head begins and ends
   i32 n;                 // tiles in all
   i32 edge_lo, edge_hi;  // tiles whose first row is below / above these straddle a mask edge
   i32 first, last;       // row q0 keeps keys kv0 + x with x <= q0 - first and x >= q0 - last
@@ -52,9 +52,9 @@ struct Walk {
 };
 FG_DEV Walk make_walk(const Tile& t, i32 heads, i32 ws_rows, float* dq) {
   Walk w;
-  w.dq = dq + (i64)(t.hi - 1) * TQ * DQK;
-  w.head_jump = ((i64)ws_rows + (t.hi - 1 - t.lo) * TQ) * DQK;
-  w.qb = t.hi - 1, w.lo = t.lo, w.hi = t.hi;
+  w.qb = w.first_qb = t.q_tile(0), w.last_qb = t.q_tile(t.hi - 1 - t.lo);
+  w.dq = dq + (i64)w.first_qb * TQ * DQK;
+  w.head_jump = ((i64)ws_rows + (w.first_qb - w.last_qb) * TQ) * DQK;
   w.n = heads * (t.hi - t.lo);
   w.keys = t.len_kv - t.kv0;
   w.first = t.kv0 - t.band.diag - t.band.right;
@@ -68,15 +68,16 @@ FG_DEV Walk make_walk(const Tile& t, i32 heads, i32 ws_rows, float* dq) {
 }
 
 FG_DEV void next_tile(Walk& w) {
-  if (w.qb == w.lo) {
-    w.qb = w.hi - 1;
+  if (w.qb == w.last_qb) {
+    w.qb = w.first_qb;
     w.dq += w.head_jump;
 #if FG_BIAS
     w.h++;
 #endif
   } else {
-    w.qb--;
-    w.dq -= TQ * DQK;
+    const i32 step = UPWARDS && w.first_qb < w.last_qb ? 1 : -1;
+    w.qb += step;
+    w.dq += step * (TQ * DQK);
   }
 }
 

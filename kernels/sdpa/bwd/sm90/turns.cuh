@@ -1,9 +1,20 @@
-// How dQ of a deterministic graph gets its order: the CTAs of a head add to a q tile one after the other in ascending kv order. The awaited CTA has a
-// lower blockIdx.x, so it is resident or done.
+// How dQ of a deterministic graph gets its order: the CTAs of a head add to a q tile one after the other in the order of the grid, ascending kv tiles.
+// The awaited CTA has a lower blockIdx.x, so it is resident or done.
+//
+// Under a causal mask all kv tiles see the last q tiles. CTAs that start together would then queue for the same tile, each one turn behind the one before,
+// and the last group of heads, which has every multiprocessor to itself, would take as long as 32 turns in a row. So a group of heads walks upwards from the
+// diagonal instead (Tile::up), its kv tiles descend in the grid, and so do the turns: each CTA comes to a q tile one step after the CTA it waits for.
+// Only the last group walks downwards, longest work first, because nothing comes after it.
 #pragma once
 #include "sdpa/bwd/sm90/config.cuh"
 
 namespace fg {
+
+// Position of this CTA among those that add to q tile qb.
+FG_DEV i32 turn_of(const Tile& t, i32 qb) {
+  if (UPWARDS && t.up) return kv_tile_end<FG_CAUSAL, TK>(t.band, (qb + 1) * TQ, t.len_kv) - 1 - t.kv0 / TK;
+  return t.kv0 / TK - kv_tile_first<FG_WINDOW, TK>(t.band, qb * TQ);
+}
 
 // One lane passes the turns; the math warps add. Neither the wait nor the drain of the release touches a math warp. `turns`: counters of head h0.
 FG_DEV void relay(u32 smem, const Tile& t, i32 heads, i32* turns, i32 q_tiles) {
@@ -11,8 +22,9 @@ FG_DEV void relay(u32 smem, const Tile& t, i32 heads, i32* turns, i32 q_tiles) {
 #pragma unroll 1
   for (i32 h = 0; h < heads; h++, turns += q_tiles)
 #pragma unroll 1
-    for (i32 qb = t.hi - 1; qb >= t.lo; qb--) {
-      const i32 mine = t.kv0 / TK - kv_tile_first<FG_WINDOW, TK>(t.band, qb * TQ);
+    for (i32 k = 0; k < t.hi - t.lo; k++) {
+      const i32 qb = t.q_tile(k);
+      const i32 mine = turn_of(t, qb);
       while (ld_acquire(turns + qb) != mine) {
       }
       mbar_arrive(smem + BAR_DQ_GO);
@@ -34,9 +46,10 @@ FG_DEV void staged_relay(u32 smem, const Tile& t, i32 heads, i32* turns, i32 q_t
 #pragma unroll 1
   for (i32 h = 0; h < heads; h++, turns += q_tiles, dq += head_floats)
 #pragma unroll 1
-    for (i32 qb = t.hi - 1; qb >= t.lo; qb--) {
+    for (i32 k = 0; k < t.hi - t.lo; k++) {
+      const i32 qb = t.q_tile(k);
       if ((n++ & 1) != stage) continue;
-      const i32 mine = t.kv0 / TK - kv_tile_first<FG_WINDOW, TK>(t.band, qb * TQ);
+      const i32 mine = turn_of(t, qb);
       mbar_wait(smem + BAR_DQ_DONE + 8 * stage, ph);
       ph ^= 1;
       while (ld_acquire(turns + qb) != mine) {
