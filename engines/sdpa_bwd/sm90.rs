@@ -47,6 +47,8 @@ pub(crate) struct Choice {
     pub dbias: bool,
     /// The relay takes dQ from two tiles of shared memory.
     pub staged: bool,
+    /// The bulk engine adds dQ from a tile of shared memory beside all others. (At 256/256 half a tile takes the place of the second dO.)
+    pub bulk: bool,
 }
 
 impl Choice {
@@ -57,7 +59,7 @@ impl Choice {
         let rows = self.kv_tile + 2 * self.q_tile;
         let exchanged = if self.kv_tile == KV_TILE_WIDE { 4 } else { 2 };
         let to_dbias = i64::from(self.dbias && self.kv_tile == KV_TILE) * 4 * self.q_tile * self.kv_tile;
-        let staged = i64::from(self.staged) * 8 * self.q_tile * d_qk;
+        let staged = (2 * i64::from(self.staged) + i64::from(self.bulk)) * 4 * self.q_tile * d_qk;
         let ahead = i64::from(self.ahead > 0) * 256 * d_v;
         2 * rows * (d_qk + d_v)
             + (2 * exchanged * self.q_tile * self.kv_tile).max(32_768)
@@ -155,7 +157,8 @@ pub(crate) fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
         _ => ((256, 256), 64, KV_TILE_WIDE, 0),
     };
     let Grid { heads_item, interleave, ahead } = grid(f, kv_tile, 6 * dims.0 + 2 * dims.1, sm_count, idle_warps(f, dims));
-    Choice { dims, q_tile, kv_tile, order, heads_item, interleave, ahead, dbias: f.ports.dbias.is_some(), staged: false }
+    let bulk = dims == (192, 192) && !f.features.has(Feature::Deterministic);
+    Choice { dims, q_tile, kv_tile, order, heads_item, interleave, ahead, dbias: f.ports.dbias.is_some(), staged: false, bulk }
 }
 
 /// Whether two warps of main have nothing to do and lengths do not matter: they can then prepare later heads.

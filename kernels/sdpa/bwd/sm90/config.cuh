@@ -21,6 +21,10 @@ constexpr int DQK = FG_D_QK, DV = FG_D_V, TQ = FG_Q_TILE;
 constexpr bool WIDE = DV > 128;
 constexpr int TK = WIDE ? 64 : 128;
 constexpr int ST = 2;  // buffers of Q and of dO: the math loop alternates
+// The wide loop leaves its adds to dQ to the bulk engine, from shared memory: whole tiles, or the halves of each warpgroup's columns one after the other.
+// Two halves take the place of the second dO.
+constexpr bool BULK_DQ = WIDE && !FG_DET;
+constexpr int DQ_PIECES = BULK_DQ && DQK == 256 ? 2 : 1, ST_DO = DQ_PIECES == 2 ? 1 : ST;
 constexpr int THREADS = 384, MATH_THREADS = 256, MATH_WARPS = 8;
 // 2 * 240 + 24 = 2 * 232 + 40 = 504 = 3 * 168, what launch_bounds(384) grants the CTA. With 128 q rows the statistics warp holds four rows a lane.
 constexpr int MATH_REGS = TQ == 128 ? 232 : 240, AUX_REGS = TQ == 128 ? 40 : 24;
@@ -40,19 +44,20 @@ static_assert(!FG_THD || FG_PADDED, "THD takes its lengths from the length tenso
 
 // ---- shared memory: every tile is 64-column chunks of 128-byte rows, 128-byte swizzle, 1024-byte aligned ----
 constexpr u32 Q_BYTES = TQ * DQK * 2, DO_BYTES = TQ * DV * 2, K_BYTES = TK * DQK * 2, V_BYTES = TK * DV * 2, DS_BYTES = TQ * TK * 2;
-constexpr u32 OFF_K = 0, OFF_V = OFF_K + K_BYTES, OFF_Q = OFF_V + V_BYTES, OFF_DO = OFF_Q + ST * Q_BYTES, OFF_DS = OFF_DO + ST * DO_BYTES;
+constexpr u32 OFF_K = 0, OFF_V = OFF_K + K_BYTES, OFF_Q = OFF_V + V_BYTES, OFF_DO = OFF_Q + ST * Q_BYTES, OFF_DS = OFF_DO + ST_DO * DO_BYTES;
 constexpr int DS_BUFS = 2;
 constexpr u32 OFF_P = OFF_DS + DS_BUFS * DS_BYTES, P_BYTES = WIDE ? DS_BYTES : 0;  // P^T, which only the wide loop keeps in shared memory
 constexpr u32 STAGE_BYTES = 64 * 128 * 2;  // of one warpgroup's output, over the dead dS
 constexpr u32 DS_ROOM = DS_BUFS * (DS_BYTES + P_BYTES) < 2 * STAGE_BYTES ? 2 * STAGE_BYTES : DS_BUFS * (DS_BYTES + P_BYTES);
 constexpr u32 OFF_LSE = OFF_DS + DS_ROOM, OFF_DELTA = OFF_LSE + ST * TQ * 4, OFF_BAR = OFF_DELTA + ST * TQ * 4;
 constexpr u32 OFF_DS32 = OFF_BAR + 128;                               // dS in fp32 on its way to dBias
-constexpr u32 OFF_STAGE = OFF_BAR + 128, DQ_BYTES = TQ * DQK * 4;  // dQ on its way to dq_accum, two tiles
+// dQ on its way to dq_accum: two tiles of the relay; BULK_DQ: a tile, or half of one.
+constexpr u32 OFF_STAGE = OFF_BAR + 128, DQ_BYTES = TQ * DQK * 4, DQ_ROOM = FG_STAGED ? 2 * DQ_BYTES : BULK_DQ ? DQ_BYTES / DQ_PIECES : 0;
 constexpr int AHEAD_ROWS = 32;  // of O and dO, that each of two warps takes at a time (ahead.cuh)
 constexpr u32 OFF_AHEAD = OFF_BAR + 128, AHEAD_BYTES = FG_AHEAD ? 2 * AHEAD_ROWS * 4 * DV : 0;
 constexpr bool DBIAS_RING = FG_DBIAS && !WIDE;  // the wide loop adds to dBias itself
-constexpr u32 SMEM_BYTES = OFF_DS32 + (DBIAS_RING ? TQ * TK * 4 : 0) + (FG_STAGED ? 2 * DQ_BYTES : 0) + AHEAD_BYTES;
-static_assert(!FG_STAGED || OFF_STAGE % 16 == 0, "bulk adds");
+constexpr u32 SMEM_BYTES = OFF_DS32 + (DBIAS_RING ? TQ * TK * 4 : 0) + DQ_ROOM + AHEAD_BYTES;
+static_assert(!DQ_ROOM || OFF_STAGE % 16 == 0, "bulk adds");
 static_assert(SMEM_BYTES <= 232448, "shared memory of one CTA");
 
 // mbarriers, 8 bytes each. *_EDGE: where TMA lands a tile that has rows past the length; the statistics warp zeroes those rows and then
@@ -111,6 +116,8 @@ FG_DEV Tile make_tile(const Shape& s) {
 // Position in the Q and dO rings.
 struct Ring {
   u32 s, ph;
+  FG_DEV u32 slot_do() const { return ST_DO == 1 ? 0 : s; }
+  FG_DEV u32 parity_do() const { return ST_DO == 1 ? s ^ 1 : ph; }
   FG_DEV void next() {
     if (++s == ST) {
       s = 0;

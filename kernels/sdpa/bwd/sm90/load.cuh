@@ -37,11 +37,11 @@ FG_DEV void producer(u32 smem, const Tile& t, i32 heads, const Maps& m, i32 row_
       mbar_expect(bar, Q_BYTES);
       if (FG_PADDED && edge) mbar_arrive(full);
       load_tile<DQK>(smem + OFF_Q + r.s * Q_BYTES, TQ, m.q, bar, row_q + qb * TQ, h, batch);
-      full = smem + BAR_DO_FULL + 8 * r.s, bar = edge ? smem + BAR_DO_EDGE : full;
-      mbar_wait(smem + BAR_DO_FREE + 8 * r.s, r.ph);
+      full = smem + BAR_DO_FULL + 8 * r.slot_do(), bar = edge ? smem + BAR_DO_EDGE : full;
+      mbar_wait(smem + BAR_DO_FREE + 8 * r.slot_do(), r.parity_do());
       mbar_expect(bar, DO_BYTES);
       if (FG_PADDED && edge) mbar_arrive(full);
-      load_tile<DV>(smem + OFF_DO + r.s * DO_BYTES, TQ, m.d_o, bar, row_do + qb * TQ, h, batch);
+      load_tile<DV>(smem + OFF_DO + r.slot_do() * DO_BYTES, TQ, m.d_o, bar, row_do + qb * TQ, h, batch);
       r.next();
     }
 }
@@ -102,18 +102,18 @@ template <class At> FG_DEV void stats(u32 smem, const Tile& t, i32 heads, i64 ls
       fence_cta();  // not left to in-order execution: see PERFORMANCE.md section 4
       __syncwarp();
       if (lane == 0) mbar_arrive(smem + BAR_Q_FULL + 8 * r.s);
-      mbar_wait(smem + BAR_DO_FREE + 8 * r.s, r.ph);
+      mbar_wait(smem + BAR_DO_FREE + 8 * r.slot_do(), r.parity_do());
 #pragma unroll
       for (int i = 0; i < R; i++)
-        if (32 * i + lane < TQ) sts_f32(smem + OFF_DELTA + (r.s * TQ + 32 * i + lane) * 4, d[i]);
+        if (32 * i + lane < TQ) sts_f32(smem + OFF_DELTA + (r.slot_do() * TQ + 32 * i + lane) * 4, d[i]);
       if (FG_PADDED && edge) {
         mbar_wait(smem + BAR_DO_EDGE, edge_phase);
-        scrub_rows<TQ, DV>(smem + OFF_DO + r.s * DO_BYTES, first, lane);
+        scrub_rows<TQ, DV>(smem + OFF_DO + r.slot_do() * DO_BYTES, first, lane);
         edge_phase ^= 1;
       }
       fence_cta();
       __syncwarp();
-      if (lane == 0) mbar_arrive(smem + BAR_DO_FULL + 8 * r.s);
+      if (lane == 0) mbar_arrive(smem + BAR_DO_FULL + 8 * r.slot_do());
       r.next();
     }
   }

@@ -29,7 +29,11 @@ FG_DEV void run(M& m, u32 zero, u32 smem, u32 wg, u32 warp, u32 lane, u32 tid, f
   mbar_wait(smem + BAR_KV_FULL, 0);
   m.loop(walk(m.dq_lane()));
   pdl_launch();
-  bar_sync<NB_DS, MATH_THREADS>();  // both warpgroups have read dS for the last time; its buffers become the staging
+  // Both warpgroups have read dS for the last time; its buffers become the staging. Wide: the second's are those of P, which only it has read.
+  if (WIDE && wg == 1)
+    bar_arrive<NB_DS, MATH_THREADS>();
+  else
+    bar_sync<NB_DS, MATH_THREADS>();
   const u32 stage = smem + OFF_DS + wg * STAGE_BYTES;
   store_rows<M::VN>(stage, m.dv, 1.f, dv_at() + M::V0 * 64, dv_ss, rows, d_v - M::V0 * 64, wg, tid);
   store_rows<M::KN>(stage, m.dk, scale, dk_at() + M::K0 * 64, dk_ss, rows, d_qk - M::K0 * 64, wg, tid);

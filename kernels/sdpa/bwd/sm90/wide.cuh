@@ -66,18 +66,20 @@ template <int R> struct Wide {
     pin(dk), pin(dv);
   }
 
+  static FG_DEV u32 at_do(u32 at) { return ST_DO == 1 ? 0 : at; }
+
   // ---- products: issue and commit; at: buffer ----
   // S^T (DP = 0) or dP^T.
   template <int DP> FG_DEV void issue_scores(float (&to)[NS], u32 at) {
     constexpr int D = DP ? DV : DQK;
-    const u64 a = at_buffer(d_n, DP ? OFF_V : OFF_K), b = at_buffer(d_n, DP ? OFF_DO + at * DO_BYTES : OFF_Q + at * Q_BYTES);
+    const u64 a = at_buffer(d_n, DP ? OFF_V : OFF_K), b = at_buffer(d_n, DP ? OFF_DO + at_do(at) * DO_BYTES : OFF_Q + at * Q_BYTES);
     pin(to), wgmma_fence();
 #pragma unroll
     for (int k = 0; k < D / 16; k++) Wgmma<BF16, TQ>::ss(to, a + kstep(k, KCH), b + kstep(k, QCH), k != 0);
     wgmma_commit();
   }
   FG_DEV void issue_dv(u32 at) {
-    const u64 do_t = at_buffer(d_t, OFF_DO + V0 * QCH + at * DO_BYTES), p = at_buffer(d_n, OFF_P + at * P_BYTES);
+    const u64 do_t = at_buffer(d_t, OFF_DO + V0 * QCH + at_do(at) * DO_BYTES), p = at_buffer(d_n, OFF_P + at * P_BYTES);
     pin(dv), wgmma_fence();
 #pragma unroll
     for (int k = 0; k < TQ / 16; k++) {
@@ -159,7 +161,7 @@ template <int R> struct Wide {
       for (int i = 0; i < 2; i++) {
         const float* dp = s + (2 * j + i) * 4;
         float a, b, x[4], y[4];
-        lds_f32x2(smem + delta_at(at) + (lane & 3) * 8 + (2 * j + i) * 32, a, b);
+        lds_f32x2(smem + delta_at(at_do(at)) + (lane & 3) * 8 + (2 * j + i) * 32, a, b);
         unpack2(p[2 * i], x[0], x[1]), unpack2(rest[2 * i], y[0], y[1]);
         unpack2(p[2 * i + 1], x[2], x[3]), unpack2(rest[2 * i + 1], y[2], y[3]);
 #pragma unroll
@@ -173,11 +175,40 @@ template <int R> struct Wide {
       }
       stsm4t(to + j * 2048, own[4 * j], own[4 * j + 1], own[4 * j + 2], own[4 * j + 3]);
     }
+    if (ST_DO == 1) {  // the only dO: freed as early as can be
+      wgmma_wait<0>(), pin(dv);
+      free_do(at);
+    }
     fence_async_smem();
     bar_arrive_at<MATH_THREADS>(NB_DS_FULL + at);
     bar_sync<NB_DS_OWN, MATH_THREADS / 2>();
   }
-  FG_DEV void add_dq(float* to) {
+  // This warp's columns of piece I of dQ through its place in the stage: the bulk engine adds them beside the next products. Adds by the math threads
+  // stand in the way of everything behind them.
+  static constexpr int PIECE = QN / DQ_PIECES;
+  template <int I> FG_DEV void stage_dq(u32 part) {
+#pragma unroll
+    for (int j = 0; j < PIECE / 8; j++) {
+      const float* x = dq + I * (PIECE / 2) + 4 * j;
+      sts_v4(part + j * 512 + lane * 16, __float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3]));
+    }
+    fence_async_smem();
+    __syncwarp();
+  }
+  // I of DQ_PIECES.
+  template <int I> FG_DEV void add_dq(float* to) {
+    if (I >= DQ_PIECES) return;
+    if (BULK_DQ) {
+      const u32 part = smem + OFF_STAGE + R * 16384 + warp * (PIECE * 64);
+      if (lane == 0) tma_wait_read<0>();
+      __syncwarp();
+      stage_dq<I>(part);
+      if (lane == 0) {
+        bulk_add(to + I * PIECE * 16, part, PIECE * 64);
+        tma_commit();
+      }
+      return;
+    }
     if (FG_DET) mbar_wait(smem + BAR_DQ_GO, turn);
 #pragma unroll
     for (int j = 0; j < QN / 8; j++) red_v4(to + j * 128, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
@@ -187,26 +218,32 @@ template <int R> struct Wide {
       turn ^= 1;
     }
   }
+  // The bulk adds of this warp are in memory.
+  FG_DEV void drain_dq() {
+    if (BULK_DQ && lane == 0) tma_wait_all<0>();
+  }
   FG_DEV i32 dq_lane() const { return dq_tile_offset<DQK>((i32)warp, Q0 * 8) + (i32)lane * 4; }
 
   FG_DEV void wait_q(u32 at) { mbar_wait(smem + BAR_Q_FULL + 8 * at, (ph >> at) & 1); }
-  FG_DEV void wait_do(u32 at) { mbar_wait(smem + BAR_DO_FULL + 8 * at, (ph >> at) & 1); }
+  FG_DEV void wait_do(u32 at) { mbar_wait(smem + BAR_DO_FULL + 8 * at_do(at), ST_DO == 1 ? at : (ph >> at) & 1); }
   FG_DEV void free_q(u32 at) {
     if (lane == 0) mbar_arrive(smem + BAR_Q_FREE + 8 * at);
   }
-  // Both of a tile have been waited for.
   FG_DEV void free_do(u32 at) {
-    if (lane == 0) mbar_arrive(smem + BAR_DO_FREE + 8 * at);
-    ph ^= 1u << at;
+    if (lane == 0) mbar_arrive(smem + BAR_DO_FREE + 8 * at_do(at));
   }
+  // Both of a tile have been waited for.
+  FG_DEV void flip(u32 at) { ph ^= 1u << at; }
 
   // ---- the n q tiles of one kv tile ----
   FG_DEV void loop(Walk w) {
     clear();
+    if (BULK_DQ) fence_async_global();  // the zeros that the bulk engine adds to
     if (R == 0)
       loop_p(w);
     else
       loop_ds(w);
+    drain_dq();
   }
   FG_DEV void loop_p(Walk w) {
     wait_q(0);
@@ -217,7 +254,7 @@ template <int R> struct Wide {
     wait_do(0);
     issue_dv(0);
     wgmma_wait<0>(), pin(dv);
-    free_do(0);
+    free_do(0), flip(0);
 #pragma unroll 1
     for (i32 i = 0; i < w.n - 1; i++) {
       const u32 at = i & 1, nx = at ^ 1;
@@ -236,38 +273,72 @@ template <int R> struct Wide {
       wgmma_wait<2>(), pin(dk);
       free_q(at);
       wgmma_wait<1>(), pin(dq);
-      add_dq(to);
+      add_dq<0>(to);
       wgmma_wait<0>(), pin(dv);
-      free_do(nx);
+      free_do(nx), flip(nx);
+      add_dq<1>(to);
     }
     const u32 at = (w.n - 1) & 1;
     bar_sync_at<MATH_THREADS>(NB_DS_FULL + at);
     issue_dk(at);
     issue_dq(at);
     wgmma_wait<0>(), pin(dk), pin(dq);
-    add_dq(w.dq);
+    add_dq<0>(w.dq);
+    add_dq<1>(w.dq);
   }
   FG_DEV void loop_ds(Walk w) {
+    // The relay wants its adds early: dP of the next tile before them was 4 % slower.
+    if (FG_DET) {
 #pragma unroll 1
-    for (i32 i = 0; i < w.n; i++) {
-      const u32 at = i & 1;
-      wait_do(at);
-      issue_scores<1>(s, at);
-      bar_sync_at<MATH_THREADS>(NB_P_FULL + at);
-      issue_dv(at);
-      wgmma_wait<1>(), pin(s);
-      dsoftmax(w, at);
-      wait_q(at);
-      issue_dq(at);
-      issue_dk(at);
+      for (i32 i = 0; i < w.n; i++) {
+        const u32 at = i & 1;
+        wait_do(at);
+        issue_scores<1>(s, at);
+        issue_gradients<1>(w, at);
+        wgmma_wait<1>(), pin(dq);
+        add_dq<0>(w.dq);
+        wgmma_wait<0>(), pin(dk);
+        free_q(at);
+        next_tile(w);
+      }
+      return;
+    }
+    wait_do(0);
+    issue_scores<1>(s, 0);
+    wgmma_wait<0>(), pin(s);
+#pragma unroll 1
+    for (i32 i = 0; i < w.n - 1; i++) {
+      const u32 at = i & 1, nx = at ^ 1;
+      issue_gradients<0>(w, at);
+      wgmma_wait<1>(), pin(dq);
+      add_dq<0>(w.dq);
+      wait_do(nx);
+      issue_scores<1>(s, nx);
+      wgmma_wait<1>(), pin(dk);
+      free_q(at);
+      add_dq<1>(w.dq);
+      next_tile(w);
+      wgmma_wait<0>(), pin(s);
+    }
+    issue_gradients<0>(w, (w.n - 1) & 1);
+    wgmma_wait<0>(), pin(dk), pin(dq);
+    add_dq<0>(w.dq);
+    add_dq<1>(w.dq);
+  }
+  // From dP^T, which may be under way, to dQ and dK under way and dV complete.
+  template <int DP_UNDER_WAY> FG_DEV void issue_gradients(const Walk& w, u32 at) {
+    bar_sync_at<MATH_THREADS>(NB_P_FULL + at);
+    issue_dv(at);
+    if (DP_UNDER_WAY) wgmma_wait<1>(), pin(s);
+    dsoftmax(w, at);
+    wait_q(at);
+    issue_dq(at);
+    issue_dk(at);
+    if (ST_DO > 1) {
       wgmma_wait<2>(), pin(dv);
       free_do(at);
-      wgmma_wait<1>(), pin(dq);
-      add_dq(w.dq);
-      wgmma_wait<0>(), pin(dk);
-      free_q(at);
-      next_tile(w);
     }
+    flip(at);
   }
 };
 
