@@ -113,8 +113,7 @@ pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
         let own = jobs_of(args, &case, device)?.into_iter().map(|j| j.own(&gpu)).collect();
         let timed = rounds::case(&case.name(), "bwd_ms", pace, own, &mut groups, &case.json());
         println!("{}", rounds::line(&timed, "bwd_ms"));
-        results.add(args, "cases", timed)?;
+        results.add(args, "cases", timed, &mut groups)?;
     }
-    results.body["peers"] = rounds::about(&mut groups);
     Ok(Some(results))
 }

@@ -56,12 +56,11 @@ pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
     for case in prefill::wanted(args) {
         let pace = if prefill::is_short(&case) { short } else { long };
         let timed = prefill::run(args, &gpu, device, &case, pace, &mut groups);
-        results.add(args, "cases", timed)?;
+        results.add(args, "cases", timed, &mut groups)?;
     }
     for point in decode::wanted(args) {
         let timed = decode::run(args, &gpu, device, &point, short, copy, &mut groups);
-        results.add(args, "decode", timed)?;
+        results.add(args, "decode", timed, &mut groups)?;
     }
-    results.body["peers"] = rounds::about(&mut groups);
     Ok(Some(results))
 }

@@ -193,8 +193,7 @@ pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
             }
         }
         println!("{}", rounds::line(&timed, MS));
-        results.add(args, "cases", timed)?;
+        results.add(args, "cases", timed, &mut groups)?;
     }
-    results.body["peers"] = rounds::about(&mut groups);
     Ok(Some(results))
 }

@@ -157,8 +157,12 @@ impl Results {
         Results { suite, engines: BTreeSet::new(), machine, body, began: Instant::now() }
     }
 
-    /// Adds a case to a list of the body, and writes what there is so far: a run that is cut off leaves it.
-    pub(crate) fn add(&mut self, args: &Args, list: &str, case: Value) -> Result<()> {
+    /// Adds a case to a list of the body, and writes what there is so far: a run that is cut off leaves it. The peers tell of themselves after
+    /// their first case, when all have started.
+    pub(crate) fn add(&mut self, args: &Args, list: &str, case: Value, groups: &mut [Peers]) -> Result<()> {
+        if self.body["peers"].is_null() {
+            self.body["peers"] = rounds::about(groups);
+        }
         self.engines.extend(rows_of([&case]));
         println!("    {:.0} s since the start of the suite", self.began.elapsed().as_secs_f64());
         if !self.body[list].is_array() {

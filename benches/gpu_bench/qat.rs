@@ -150,8 +150,7 @@ pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
         let mut alone = rounds::case(&case.name(), "fwd_ms", pace, forward, &mut [], &Value::Null);
         println!("{}", rounds::line(&alone, "fwd_ms"));
         timed["forward"] = alone["ours"].take();
-        results.add(args, "cases", timed)?;
+        results.add(args, "cases", timed, &mut groups)?;
     }
-    results.body["peers"] = rounds::about(&mut groups);
     Ok(Some(results))
 }
