@@ -15,7 +15,7 @@ fn plain(engine: &'static str) -> Case {
 
 /// More blocks than fit, so that they are scheduled in waves.
 fn big(engine: &'static str, deterministic: bool) -> Case {
-    Case { b: 4, h_q: 8, h_kv: 8, s_q: 600, s_kv: 600, deterministic, ..plain(engine) }
+    Case { b: 5, h_q: 8, h_kv: 8, s_q: 390, s_kv: 390, deterministic, ..plain(engine) }
 }
 
 pub const FORWARD: &[Special] = &[
