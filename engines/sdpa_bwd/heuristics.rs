@@ -38,7 +38,7 @@ struct Measured {
 type Pair = (i64, i64);
 
 /// One plan for each eligible row, with the tiles that its lowering would pick (facts §4.7). Rows keep their order, in which the wgmma row stands first:
-/// it was measured faster in every shape tried without a bias, from 128 rows on (`kernels/PERFORMANCE.md` sections 12 and 17), but for those of
+/// it was measured faster in every shape tried without a bias, from 128 rows on (`kernels/PERFORMANCE.md` sections 12 and 18), but for those of
 /// [`one_round`], and its caps name the one architecture of those measurements. With a bias it leads only where it was ahead. The device of the
 /// measurements leads with the measured larger tiles; `FALLBACK` is the table alone.
 pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mode) -> Vec<Candidate> {
@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Head dims above 128 (`kernels/PERFORMANCE.md` section 17): ahead in all sixty shapes of the wide loop, 1.04 to 2.0 x; at 192/128 behind while the
+    /// Head dims above 128 (`kernels/PERFORMANCE.md` section 18): ahead in all sixty shapes of the wide loop, 1.04 to 2.0 x; at 192/128 behind while the
     /// portable row's blocks all run at once.
     #[test]
     fn the_faster_row_of_the_measured_wide_shapes_leads() {

@@ -20,8 +20,9 @@ pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mo
     ranking::rank(facts, target, &rows, super::mismatch, |row| knob_sets(row, f, target, mode))
 }
 
-/// Where the portable prefill row is ahead of the wgmma one: a launch that is over before the latter's start has paid. On an H200, us, wgmma / portable, d 64:
-/// S 64 (B4 H8) 8.3 / 7.9, S 128 (B1 H8) 9.1 / 8.4; S 256 8.1 / 9.4 without a mask, 9.1 / 10.6 with (B2 H8). d 128: S 128 8.35 / 8.45.
+/// Where the portable prefill row is ahead of the wgmma one: a launch that is over before the latter's start has paid. On an H200, portable : wgmma, one
+/// execution as a graph, three sets of heads (`kernels/PERFORMANCE.md` section 18): d 64 at S 64 0.88 to 0.91, at S 128 1.00 without a mask and 0.96 to
+/// 0.99 with a causal one, from S 256 on 1.03 and more; d 128 and above from S 64 on 0.95 to 1.07.
 fn tiny(f: &SdpaFacts) -> bool {
     f.d_qk.max(f.d_v) <= 64 && f.s_q.max(f.s_kv) <= 128
 }
