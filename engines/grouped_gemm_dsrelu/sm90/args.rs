@@ -126,7 +126,13 @@ pub(super) fn prep(plan: &Plan<'_>, r: &Regions) -> Params {
     p.i64("b_bytes", b_bytes);
     p.i64("sfb_bytes", sfb_bytes);
     p.i64("m", f.m);
-    p.sizes(&[("n", f.n), ("k", f.k), ("experts", f.experts), ("row_blocks", plan.blocks[0]), ("col_blocks", plan.blocks[1])]);
+    p.sizes(&[
+        ("n", f.n),
+        ("k", f.k),
+        ("experts", f.experts),
+        ("row_blocks", plan.blocks[0]),
+        ("col_blocks", plan.prep_columns()),
+    ]);
     p
 }
 

@@ -76,6 +76,16 @@ impl Plan<'_> {
         self.f.weights != Weights::Dense
     }
 
+    /// Blocks of columns that prep looks at: E4M3 scales are used as they are given, so where no lists are followed either it has nothing to do there,
+    /// and launching the blocks alone took 10 microseconds for 128 experts of 8,192 columns.
+    fn prep_columns(&self) -> i64 {
+        if self.f.sf == DType::F8E4M3 && !self.listed() {
+            0
+        } else {
+            self.blocks[1]
+        }
+    }
+
     /// Bytes of `k` values.
     fn k_bytes(&self, k: i64) -> i64 {
         if self.fp4() {
@@ -162,8 +172,8 @@ pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result
             "the workspace size leaves 64 bits; this row serves sizes that fit",
         ));
     };
-    let [rows, cols] = plan.blocks;
-    out.steps.push(launch(PREP, inputs(f), [rows + cols + 1, prep_threads(f)], 1, 0, prep(&plan, &r)));
+    let prep_blocks = plan.blocks[0] + plan.prep_columns() + 1;
+    out.steps.push(launch(PREP, inputs(f), [prep_blocks, prep_threads(f)], 1, 0, prep(&plan, &r)));
     let mut defines = inputs(f);
     defines.extend(outputs(f));
     let kernel = match plan.form {
