@@ -4,7 +4,7 @@ use super::prefill::Sched;
 use crate::caps::HeadDims;
 use crate::sdpa::arith::ceil_div;
 use crate::sdpa::matching::{head_dim_fit, HeadDimFit};
-use crate::{Knob, Knobs, SdpaFacts, Target};
+use crate::{Feature, Knob, Knobs, SdpaFacts, Target};
 
 /// Head dims that tiles are tuned for; others run zero-padded on the smallest of them that holds both.
 pub const HEAD_DIMS: HeadDims =
@@ -131,6 +131,19 @@ pub fn section(f: &SdpaFacts, c: &Config, sched: i64, target: &Target) -> i64 {
     // Idle places of the last round, a share of the section's tiles.
     let idle = |n: &i64| (round - n * tiles % round) % round * 10_000 / (n * tiles);
     heads.min_by_key(|n| (idle(n), *n)).unwrap_or(all).min(all)
+}
+
+/// Double rounds of the CTAs in which each takes a head's t-th longest and its t-th shortest tile, head after head, so that few heads are read at a time; at
+/// least one double round of tiles is left to come longest first, which evens out. For heads with keys of their own that the L2 cache does not hold together
+/// (1.01 to 1.08 of the speed on an H200); heads that share keys lose 2 to 4 % (`kernels/PERFORMANCE.md` section 11). None: sections.
+pub fn pair_rounds(f: &SdpaFacts, c: &Config, sched: i64, target: &Target) -> Option<i64> {
+    let Target::Cuda { l2_bytes, sm_count, .. } = target else { return None };
+    let (heads, q_tiles) = (f.b * f.h_kv, ceil_div(f.s_q, c.tokens()));
+    let bytes = f.s_kv.saturating_mul(f.d_qk + f.d_v).saturating_mul(2).saturating_mul(heads);
+    let triangle = f.mask.right.is_some() && f.mask.left.is_none() && !f.features.has(Feature::Thd) && q_tiles % 2 == 0;
+    let own = !c.key_split && f.h_q / f.h_kv == c.pack && u64::try_from(bytes).is_ok_and(|n| n > *l2_bytes);
+    let rounds = heads.saturating_mul(q_tiles / 2) / i64::from(*sm_count) - 1;
+    (sched == Sched::LptL2 as i64 && triangle && own && rounds > 0).then_some(rounds)
 }
 
 /// Tiles of the launch.

@@ -1,6 +1,6 @@
 //! Lowers `sdpa_fwd_prefill_sm90`: one launch of the wgmma kernel. Parameter list and switches follow `kernels/sdpa/fwd/sm90/README.md`.
 
-pub use super::config_sm90::{config, padded, section, tile_rows, tiles, Config, GROUP_ROWS, HEAD_DIMS};
+pub use super::config_sm90::{config, padded, pair_rounds, section, tile_rows, tiles, Config, GROUP_ROWS, HEAD_DIMS};
 use super::lower::{bf16, bounds, launch, length_defines, lens, mask_defines, stats_port, Kernel, Shape};
 use super::prefill::Sched;
 use super::rules;
@@ -24,7 +24,9 @@ pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result
     let f = facts.expect_sdpa();
     let c = rules::prefill_sm90(row, f, knobs, target)?;
     let sched = knobs.get(Knob::SchedPolicy).unwrap_or(Sched::Natural as i64);
-    let params = params(f, &c, sched, section(f, &c, sched, target));
+    let pairs = pair_rounds(f, &c, sched, target);
+    let order = (pairs.unwrap_or_else(|| section(f, &c, sched, target)), form(f, sched, pairs.is_some()));
+    let params = params(f, &c, order);
     let step = launch(PREFILL, &defines(f, &c), &shape(f, &c, target), params, target);
     Ok(LaunchPlan { steps: vec![step], ..LaunchPlan::default() })
 }
@@ -90,15 +92,15 @@ fn prescaled(f: &SdpaFacts) -> bool {
 }
 
 /// `form_bits`: what costs too little a tile to be a switch of the compiler.
-fn form(f: &SdpaFacts, sched: i64) -> i64 {
+fn form(f: &SdpaFacts, sched: i64, pairs: bool) -> i64 {
     let thd = f.features.has(Feature::Thd);
     let wide = f.ports.q.as_ref().and_then(|p| p.ragged).is_some_and(|r| r.dtype == DType::I64);
     let totals = length_defines(f).contains(&("FG_CU_SEQ", 1));
-    let bits = [thd, thd && wide, totals, f.features.has(Feature::StatsLog2), sched != Sched::Natural as i64];
+    let bits = [thd, thd && wide, totals, f.features.has(Feature::StatsLog2), sched != Sched::Natural as i64, pairs];
     bits.iter().enumerate().map(|(i, &b)| i64::from(b) << i).sum()
 }
 
-fn params(f: &SdpaFacts, c: &Config, sched: i64, section: i64) -> Params {
+fn params(f: &SdpaFacts, c: &Config, (section, form_bits): (i64, i64)) -> Params {
     let ports = &f.ports;
     let thd = f.features.has(Feature::Thd);
     let (stats, max, sum) = (stats_port(f), &ports.score_max, &ports.score_sum_exp);
@@ -138,7 +140,7 @@ fn params(f: &SdpaFacts, c: &Config, sched: i64, section: i64) -> Params {
     p.strides(["stats_sb", "stats_sh", "stats_ss"], stats);
     p.sizes(&[("batch", f.b), ("heads_q", f.h_q), ("group", f.h_q / f.h_kv), ("s_q", f.s_q), ("s_kv", f.s_kv), ("d_v", f.d_v)]);
     bounds(f, &mut p);
-    p.sizes(&[("section", section), ("form_bits", form(f, sched))]);
+    p.sizes(&[("section", section), ("form_bits", form_bits)]);
     let (scale, scale_at) = match f.scale {
         Scale::Static(scale) => (scale, Arg::Null),
         Scale::Dynamic(uid) => (1.0, Arg::Ptr(Base::Tensor(uid))),

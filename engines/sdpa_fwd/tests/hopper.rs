@@ -80,6 +80,31 @@ fn hopper_sections() {
     assert_eq!((prefill_sm90::section(&case.sdpa(), &c, 1, &target(90)), prefill_sm90::tiles(&case.sdpa(), &c)), (64, 256 * 64));
 }
 
+/// Pairs of tiles of the Hopper row: heads with keys of their own beyond the L2 cache, an even number of tiles each, a causal mask without a left bound.
+#[test]
+fn hopper_pairs() {
+    let rounds = |case: Case, sched| {
+        prefill_sm90::pair_rounds(&case.sdpa(), &hopper_config(&case, &[]).expect("a configuration"), sched, &target(90))
+    };
+    let mla = |s| Case { b: 1, h_q: 128, h_kv: 128, s_q: s, s_kv: s, d_qk: 192, d_v: 128, right: Some(0), ..forward() };
+    // 128 heads of 16 or 32 pairs on 132 multiprocessors: 15.5 and 31.03 double rounds.
+    assert_eq!((rounds(mla(4096), 2), rounds(mla(8192), 2)), (Some(14), Some(30)));
+    assert_eq!(rounds(mla(4096), 1), None, "another order was asked for");
+    assert_eq!(rounds(Case { left: Some(64), ..mla(4096) }, 2), None);
+    assert_eq!(rounds(Case { right: None, ..mla(4096) }, 2), None);
+    assert_eq!(rounds(mla(31 * 128), 2), None, "an odd number of tiles");
+    assert_eq!(rounds(Case { h_kv: 64, ..mla(4096) }, 2), None, "two heads read the same keys");
+    assert_eq!(
+        rounds(Case { b: 1, h_q: 16, h_kv: 16, s_q: 8192, s_kv: 8192, d_qk: 256, d_v: 256, right: Some(0), ..forward() }, 2),
+        Some(2)
+    );
+    assert_eq!(
+        rounds(Case { b: 2, h_q: 16, h_kv: 16, s_q: 2048, s_kv: 2048, right: Some(0), ..forward() }, 2),
+        None,
+        "32 MiB stay in the cache"
+    );
+}
+
 #[test]
 fn hopper_declines_what_it_lacks() {
     let served_by = |case: Case| super::super::mismatch(hopper_row(), &case.facts(), &Knobs::NONE, &target(90)).map(|d| d.code);

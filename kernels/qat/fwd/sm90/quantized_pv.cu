@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_qat_fwd_sm90_pv(
     i32 heads_q, i32 group, i32 s_q, i32 s_kv, i32 d_v, i32 window_left, i32 window_right, i32 bottom_right, i32 section, i32 longest_first,
     float scale) {
   using namespace fg;
-  const Form form(longest_first << 4);  // no select: the loading warp's 24 registers would spill
+  const Form form((longest_first & 1) << 4);  // no select: the loading warp's 24 registers would spill
   const Problem pr{batch, heads_q, group, s_q, s_kv, section, seq_q, seq_kv, bottom_right, window_left, window_right};
   Quantised soft;
   soft.scale = scale * LOG2E;

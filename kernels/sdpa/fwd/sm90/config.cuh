@@ -65,8 +65,8 @@ FG_DEV Span make_span(const Band& band, i32 row, i32 rows, i32 len_q, i32 len_kv
 // What a launch may have or not. These cost a few instructions a tile, so they are no switches of the compiler: 4 head dims x 2 types x 4 masks is all
 // that is ever compiled.
 struct Form {
-  bool thd, wide, totals, stats_log2, longest_first;
-  FG_DEV explicit Form(i32 bits) : thd(bits & 1), wide(bits & 2), totals(bits & 4), stats_log2(bits & 8), longest_first(bits & 16) {}
+  bool thd, wide, totals, stats_log2, longest_first, pairs;
+  FG_DEV explicit Form(i32 bits) : thd(bits & 1), wide(bits & 2), totals(bits & 4), stats_log2(bits & 8), longest_first(bits & 16), pairs(bits & 32) {}
   FG_DEV i32 length(const i32* lens, i32 b, i32 s_max) const { return totals ? seq_len<1>(lens, b, s_max) : seq_len<0>(lens, b, s_max); }
   FG_DEV i64 offset(const void* rag, i32 b, i64 mul) const { return wide ? ragged_offset<1>(rag, b, mul) : ragged_offset<0>(rag, b, mul); }
   // First element of a sequence on an output.
@@ -95,12 +95,47 @@ struct Work {
   Span keys;              // of all the CTA's rows: what is loaded
 };
 
+// Where a launch of many heads takes pairs of tiles: t and tiles - 1 - t of a head, which a causal mask makes as long together as any other two, one after the
+// other by one CTA. So head after head can be taken, and few heads' keys are read at a time.
+constexpr bool PAIRS = FG_CAUSAL && !FG_WINDOW && !KEY_SPLIT;
+struct Pick {
+  u32 bh, t;
+};
+// The index-th tile of the list whose first 2 * `section` rounds are pairs (an even number of tiles a head); what remains comes longest first.
+FG_DEV Pick paired(const Problem& p, u32 index) {
+  const u32 g = gridDim.x, tiles = p.tiles(), half = tiles / 2, pairs = (u32)p.section * g;
+  if (index < 2 * pairs) {
+    const u32 k = index / (2 * g), r = index - k * (2 * g), pair = k * g + (r < g ? r : 2 * g - 1 - r), bh = pair / half, t = pair - bh * half;
+    return {bh, r < g ? tiles - 1 - t : t};
+  }
+  index -= 2 * pairs;
+  // Of the head at which the pairs broke off, the `done` longest and shortest tiles are taken already.
+  const u32 broken = pairs / half, done = pairs - broken * half, whole = (u32)p.batch * p.heads() - broken - 1;
+  const u32 longer = done * whole, middle = (tiles - 2 * done) * (whole + 1);
+  u32 first = broken + 1, heads = whole, level = 0;
+  if (index >= longer + middle) {
+    index -= longer + middle;
+    level = tiles - done;
+  } else if (index >= longer) {
+    index -= longer;
+    level = done;
+    first = broken;
+    heads = whole + 1;
+  }
+  const u32 q = index / heads;
+  return {first + (index - q * heads), tiles - 1 - (level + q)};
+}
+
 // Tiles of a launch, in an order: query tiles of a head ascending, head after head; or longest first: in sections of `section` (batch, head)s the last
-// query tiles (the longest with a causal mask) of all its heads first.
+// query tiles (the longest with a causal mask) of all its heads first; or pairs.
 FG_DEV Work make_work(const Form& form, const Problem& p, u32 index) {
   const u32 tiles = p.tiles(), heads = p.heads();
   u32 bh, t;
-  if (!form.longest_first) {
+  if (PAIRS && form.pairs) {
+    const Pick x = paired(p, index);
+    bh = x.bh;
+    t = x.t;
+  } else if (!form.longest_first) {
     bh = index / tiles;
     t = index - bh * tiles;
   } else {

@@ -24,8 +24,36 @@ FG_DEV float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
+// Masks of scores by bits, which become predicates seven at a time, instead of by a comparison for each: for causal d 128 without a bias alone, where it
+// was measured to gain (kernels/PERFORMANCE.md section 11).
+constexpr bool MASK_BITS = FG_CAUSAL && !FG_WINDOW && !KEY_SPLIT && DQK == 128 && TK == 128;
+// A lane's columns 8j + e below `end`, as bits 2j + e - 32 word.
+FG_DEV u32 columns_below(i32 end, i32 word) {
+  const i32 n = 2 * (end >> 3) + min2(end & 7, 2) - 32 * word;
+  u32 bits;
+  asm("shr.b32 %0, %1, %2;" : "=r"(bits) : "r"(0xffffffffu), "r"(32 - max2(0, min2(n, 32))));  // by 32 leaves 0
+  return bits;
+}
+FG_DEV void mask_by_bits(float (&s)[S_REGS], const i32 (&at)[2], const Band& band, i32 len_kv, i32 col0) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    i32 end = len_kv;
+    if (FG_CAUSAL) end = min2(end, at[h] + band.right + 1);
+    end -= col0;
+#pragma unroll
+    for (int word = 0; word < (S_REGS / 2 + 31) / 32; word++) {
+      const u32 keep = columns_below(end, word);
+#pragma unroll
+      for (int i = 0; i < 32; i++) {
+        const int j = (32 * word + i) / 2, e = i % 2;
+        if (4 * j + 2 * h + e < S_REGS) s[4 * j + 2 * h + e] = keep >> i & 1 ? s[4 * j + 2 * h + e] : neg_inf();
+      }
+    }
+  }
+}
 // Dead scores are selected away: whatever K held there (NaN included) is gone. at: where the band of each row sits (row + diag).
 FG_DEV void mask_scores(float (&s)[S_REGS], const i32 (&at)[2], const Band& band, i32 len_kv, i32 col0) {
+  if constexpr (MASK_BITS) return mask_by_bits(s, at, band, len_kv, col0);
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     i32 hi = len_kv - 1;
