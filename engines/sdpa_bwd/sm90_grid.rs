@@ -64,13 +64,12 @@ pub(super) fn grid(f: &SdpaFacts, kv_tile: i64, row: i64, sm_count: i64, idle_wa
 /// is too near; of unequal ones the first half of a section prepares, in about the time of a section.
 fn ahead(f: &SdpaFacts, groups: i64, (interleave, heads_item): (i64, i64), tiles: i64, triangle: bool, sm_count: i64) -> i64 {
     let near = if triangle { 15 * sm_count / 8 } else { 6 * sm_count / 5 };
-    let sections = ceil_div(near, interleave.saturating_mul(tiles).max(1)).max(1);
+    let least = ceil_div(near, interleave.saturating_mul(tiles).max(1)).max(1);
     // `dot` is launched over whole batches or over the first heads of one.
-    let heads = sections.saturating_mul(interleave).saturating_mul(heads_item);
-    let whole = heads <= f.h_q || heads % f.h_q == 0;
-    if whole && sections.saturating_mul(interleave) < groups {
-        sections
-    } else {
-        0
-    }
+    let whole = |sections: &i64| {
+        let heads = sections.saturating_mul(interleave).saturating_mul(heads_item);
+        heads <= f.h_q || heads % f.h_q == 0
+    };
+    let sections = (least..least.saturating_add(f.h_q)).take_while(|s| s.saturating_mul(interleave) < groups).find(whole);
+    sections.unwrap_or(0)
 }

@@ -177,6 +177,22 @@ fn sm90_claimed() -> Vec<Case> {
     all.into_iter().map(|c| Case { engine: BWD_SM90, ..c }).collect()
 }
 
+/// Grids of several times the device, whose blocks prepare the row sums and the zeros of later heads; the lists above hold smaller ones.
+fn sm90_ahead() -> Vec<Case> {
+    let mut all = Vec::new();
+    let masks = [MaskKind::None, MaskKind::Causal, MaskKind::CausalBottomRight, MaskKind::Window(40)];
+    for (n, mask) in masks.into_iter().enumerate() {
+        for (i, (d_qk, d_v)) in [(64, 64), (128, 128), (192, 128), (96, 40)].into_iter().enumerate() {
+            let dtype = [DType::BF16, DType::F16][(n + i) % 2];
+            let layout = [Layout::Bshd, Layout::Bhsd, Layout::Sbhd, Layout::Gapped][(n + 2 * i) % 4];
+            // A group of four heads is one block's or divided, as the number of blocks allows.
+            let (b, h_kv, s_q, s_kv) = [(40, 8, 100, 130), (120, 2, 33, 65), (80, 4, 70, 60), (90, 1, 90, 40)][(n + i) % 4];
+            all.push(Case { b, h_q: 8, h_kv, s_q, s_kv, d_qk, d_v, dtype, layout, mask, sink: i == 3, ..Case::default() });
+        }
+    }
+    all.into_iter().map(|c| Case { engine: BWD_SM90, ..c }).collect()
+}
+
 /// The list, in a fixed order: a new group goes behind the others, because numbers are how a case is named.
 pub fn all() -> Vec<Case> {
     let mut all = product();
@@ -186,5 +202,6 @@ pub fn all() -> Vec<Case> {
     all.extend(later);
     all.extend(wide);
     all.extend(sm90_claimed());
+    all.extend(sm90_ahead());
     all
 }

@@ -13,6 +13,7 @@
 namespace fg {
 
 struct FakeP {
+  static constexpr bool BLOCKWISE = false;    // one decision a tile
   static constexpr bool CHAIN_INPUTS = true;  // Q, K, V are the copies that `prep` has just written
   static constexpr int COLS = TQ / 4;         // columns of a lane
   static constexpr u32 ALL = 0xffffffffu;

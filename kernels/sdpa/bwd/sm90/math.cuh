@@ -136,14 +136,42 @@ struct Math {
     mask_scores(part(s, i), w, q0, row, lane, sl2);
 #endif
   }
+  // dV of half of the rows is under way while dS of the other half is computed: the tensor core would stand still. P is then packed beside dS. A finer
+  // alternation is slower, more steps before any dS do not fit (C7512).
+  static constexpr bool DV_IN_HALVES = FG_ORDER == 2 && !FG_DBIAS && PSink::BLOCKWISE;
   FG_DEV void softmax(u32 at, int i = 0) {
 #pragma unroll
     for (int j = i * PQ / 8; j < (i + 1) * PQ / 8; j++) {
       if (!EARLY_STATS) stat(lse_at(at), j);
 #pragma unroll
       for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(FG_BIAS ? s[4 * j + e] + st[2 * j + (e & 1)] : fmaf(s[4 * j + e], sl2, st[2 * j + (e & 1)]));
-      sink.put(s, p, j);
+      if (!DV_IN_HALVES) sink.put(s, p, j);
     }
+  }
+  // Half of the rows: dS, and P for dV.
+  FG_DEV void ds_half(u32 at, int i) {
+    const u32 q = ((lane >> 4) & 1) * 8 + (lane & 7), unit = 2 * warp + ((lane >> 3) & 1);  // as in dsoftmax
+    const u32 at_lane = smem + OFF_DS + at * DS_BYTES + wg * QCH + q * 128 + ((unit ^ (q & 7)) << 4);
+#pragma unroll
+    for (int k = i * TQ / 32; k < (i + 1) * TQ / 32; k++) {
+      sink.put(s, p, 2 * k), sink.put(s, p, 2 * k + 1);
+#pragma unroll
+      for (int j = 2 * k; j < 2 * k + 2; j++) {
+        stat(delta_at(at), j);
+        const float a = st[2 * j], b = st[2 * j + 1];
+        ds[2 * j] = pack2<BF16>(s[4 * j] * (dp[4 * j] - a), s[4 * j + 1] * (dp[4 * j + 1] - b));
+        ds[2 * j + 1] = pack2<BF16>(s[4 * j + 2] * (dp[4 * j + 2] - a), s[4 * j + 3] * (dp[4 * j + 3] - b));
+      }
+      stsm4t(at_lane + k * 2048, ds[4 * k], ds[4 * k + 1], ds[4 * k + 2], ds[4 * k + 3]);
+    }
+  }
+  FG_DEV void issue_dv_half(u32 at, int i) {
+    const u64 do_t = at_buffer(d_qt, OFF_DO + at * DO_BYTES);
+    if (i == 0) pin(dv);
+    wgmma_fence();
+#pragma unroll
+    for (int k = i * TQ / 32; k < (i + 1) * TQ / 32; k++) Wgmma<BF16, DV, 1>::rs(dv, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3], do_t + k * 128, 1);
+    wgmma_commit();
   }
   FG_DEV void dsoftmax(u32 at, int i = 0) {
 #if FG_DBIAS
@@ -338,9 +366,16 @@ struct Math {
     softmax(at);
     early(delta_at(at));
     wgmma_wait<0>(), pin(dp);
-    dsoftmax(at);
-    sink.finish(s, p, lane);
-    issue_dv(at);
+    if constexpr (DV_IN_HALVES) {
+      ds_half(at, 0);
+      issue_dv_half(at, 0);
+      ds_half(at, 1);
+      issue_dv_half(at, 1);
+    } else {
+      dsoftmax(at);
+      sink.finish(s, p, lane);
+      issue_dv(at);
+    }
     ds_ready();
     wgmma_wait<0>(), pin(dv);
     free_do(at);

@@ -23,8 +23,10 @@ FG_DEV u64 at_buffer(u64 base, u32 offset) {
 }
 
 // What feeds dV: P itself. A chain that feeds something else (qat/bwd/sm90) defines FG_P_SINK, a type of the same shape, before it includes main.cu.
-// `put` gets 8 columns of P right after their exponentials, `finish` the whole tile once dS is written.
+// `put` gets 8 columns of P after their exponentials, `finish` the whole tile once dS is written. BLOCKWISE: nothing is left to `finish`, which may then
+// not be called.
 struct PlainP {
+  static constexpr bool BLOCKWISE = true;
   static constexpr bool CHAIN_INPUTS = false;  // true: the maps of Q, K, V show what main's direct predecessor writes
   FG_DEV void put(const float (&s)[NS], u32 (&p)[NS / 2], int j) {
     p[2 * j] = pack2<BF16>(s[4 * j], s[4 * j + 1]);
