@@ -39,7 +39,7 @@ static_assert((TQ == 128 && DQK == 64 && DV == 64) || (TQ == 64 && DQK == 128 &&
 static_assert(!FG_BIAS || !FG_THD, "a bias comes with dense operands");
 static_assert(!FG_DBIAS || FG_BIAS, "dBias is that of a bias");
 static_assert(!FG_STAGED || (FG_DET && !FG_BIAS && !DQ_T && !WIDE), "stages are those of the relay, where they fit");
-static_assert(!FG_AHEAD || (!FG_PADDED && !FG_DET && !FG_DBIAS && !WIDE), "work is done ahead for dense graphs, by warps without another role");
+static_assert(!FG_AHEAD || (!FG_PADDED && !FG_DET && !FG_BIAS && !WIDE), "work is done ahead for dense graphs, by warps without another role");
 static_assert(!FG_THD || FG_PADDED, "THD takes its lengths from the length tensors");
 
 // ---- shared memory: every tile is 64-column chunks of 128-byte rows, 128-byte swizzle, 1024-byte aligned ----
