@@ -3,11 +3,13 @@
 use crate::sdpa::arith::ceil_div;
 use crate::{Feature, SdpaFacts};
 
-/// L2 bytes that the heads in flight may fill with Q, dO and the dQ accumulator.
-const L2_GROUP: i64 = 40 << 20;
-/// Blocks that every multiprocessor should get under a causal mask, where they are unequal; more in the relay, whose blocks wait for one another.
-const CAUSAL_BLOCKS: i64 = 4;
-const RELAY_BLOCKS: i64 = 15;
+/// L2 bytes that the heads in turn of the relay may fill with Q, dO and the dQ accumulator; a section of the default mode, whose heads are not all as far.
+const L2_RELAY: i64 = 40 << 20;
+const L2_SECTION: i64 = 64 << 20;
+/// Half blocks that every multiprocessor should get under a causal mask, where they are unequal: eight sections nearly a block each. More in the relay,
+/// whose blocks wait for one another.
+const CAUSAL_HALVES: i64 = 15;
+const RELAY_HALVES: i64 = 30;
 /// Least head groups in turn of a causal relay, whose head groups but the last section walk upwards (`turns.cuh`).
 const RELAY_TURNS: i64 = 8;
 
@@ -35,9 +37,9 @@ pub(super) fn grid(f: &SdpaFacts, kv_tile: i64, row: i64, sm_count: i64, idle_wa
     let enough = |heads: &i64| {
         let n = blocks(*heads);
         if triangle && relay {
-            n >= RELAY_BLOCKS * sm_count
+            2 * n >= RELAY_HALVES * sm_count
         } else if triangle {
-            n >= CAUSAL_BLOCKS * sm_count && bytes(turns * heads) <= L2_GROUP
+            2 * n >= CAUSAL_HALVES * sm_count && bytes(turns * heads) <= L2_SECTION
         } else {
             10 * n >= 9 * sm_count * ceil_div(n, sm_count)
         }
@@ -46,10 +48,10 @@ pub(super) fn grid(f: &SdpaFacts, kv_tile: i64, row: i64, sm_count: i64, idle_wa
     let groups = f.b.saturating_mul(f.h_q / heads_item);
     let interleave = if relay && triangle {
         // At least two sections, of one size.
-        let turns = (L2_GROUP / bytes(heads_item).max(1)).max(RELAY_TURNS);
+        let turns = (L2_RELAY / bytes(heads_item).max(1)).max(RELAY_TURNS);
         ceil_div(groups, ceil_div(groups, turns).max(2)).max(1)
     } else if relay {
-        (L2_GROUP / bytes(heads_item).max(1)).max(4)
+        (L2_RELAY / bytes(heads_item).max(1)).max(4)
     } else if triangle {
         // Sections of one size.
         ceil_div(groups, ceil_div(groups, turns))

@@ -106,11 +106,11 @@ fn a_group_is_split_until_the_device_is_busy() {
     assert_eq!(choice(&square(16_384, 128)).heads_item, 8);
     assert_eq!(names(&square(16_384, 128)), ["dot", "main", "cvt"]);
     assert_eq!(choice(&square(2048, 128)).heads_item, 8);
-    // Causal work is unequal: sections of about a block for each of 132 multiprocessors, a few blocks each in all, 40 MB of L2.
+    // Causal work is unequal: sections of about a block for each of 132 multiprocessors, eight of them, 64 MB of L2 each.
     let causal = |s| choice(&Case { right: Some(0), ..square(s, 128) });
     let grid = |s| (causal(s).heads_item, causal(s).interleave, causal(s).ahead);
-    assert_eq!(grid(16_384), (2, 1, 2));
-    assert_eq!(grid(8192), (2, 2, 2));
+    assert_eq!(grid(16_384), (4, 1, 2));
+    assert_eq!(grid(8192), (4, 2, 2));
     assert_eq!(grid(4096), (2, 4, 2));
     assert_eq!(grid(2048), (1, 8, 2));
     // The relay keeps many small blocks: each waits for the one before. Two sections at least, of one size: all but the last walk upwards.
