@@ -48,8 +48,7 @@ pub(super) fn grid(f: &SdpaFacts, kv_tile: i64, row: i64, sm_count: i64, idle_wa
     let groups = f.b.saturating_mul(f.h_q / heads_item);
     let interleave = if relay && triangle {
         // At least two sections, of one size.
-        let turns = (L2_RELAY / bytes(heads_item).max(1)).max(RELAY_TURNS);
-        ceil_div(groups, ceil_div(groups, turns).max(2)).max(1)
+        ceil_div(groups, ceil_div(groups, turns.max(RELAY_TURNS)).max(2)).max(1)
     } else if relay {
         (L2_RELAY / bytes(heads_item).max(1)).max(4)
     } else if triangle {

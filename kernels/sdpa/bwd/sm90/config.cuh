@@ -20,6 +20,8 @@ constexpr int DQK = FG_D_QK, DV = FG_D_V, TQ = FG_Q_TILE;
 // Head dims whose dK and dV of 128 keys are more than the registers of two warpgroups: 64 keys, and another division of labour (wide.cuh).
 constexpr bool WIDE = DV > 128;
 constexpr int TK = WIDE ? 64 : 128;
+// Order 6 (late.cuh) keeps dS of three tiles.
+constexpr bool LATE = FG_ORDER == 6;
 constexpr int ST = 2;  // buffers of Q and of dO: the math loop alternates
 // The wide loop leaves its adds to dQ to the bulk engine, from shared memory: whole tiles, or the halves of each warpgroup's columns one after the other.
 // Two halves take the place of the second dO.
@@ -40,12 +42,13 @@ static_assert(!FG_BIAS || !FG_THD, "a bias comes with dense operands");
 static_assert(!FG_DBIAS || FG_BIAS, "dBias is that of a bias");
 static_assert(!FG_STAGED || (FG_DET && !FG_BIAS && !DQ_T && !WIDE), "stages are those of the relay, where they fit");
 static_assert(!FG_AHEAD || (!FG_PADDED && !FG_DET && !FG_BIAS && !WIDE), "work is done ahead for dense graphs, by warps without another role");
+static_assert(!LATE || (TQ == 128 && !FG_BIAS && !FG_DET), "order 6");
 static_assert(!FG_THD || FG_PADDED, "THD takes its lengths from the length tensors");
 
 // ---- shared memory: every tile is 64-column chunks of 128-byte rows, 128-byte swizzle, 1024-byte aligned ----
 constexpr u32 Q_BYTES = TQ * DQK * 2, DO_BYTES = TQ * DV * 2, K_BYTES = TK * DQK * 2, V_BYTES = TK * DV * 2, DS_BYTES = TQ * TK * 2;
 constexpr u32 OFF_K = 0, OFF_V = OFF_K + K_BYTES, OFF_Q = OFF_V + V_BYTES, OFF_DO = OFF_Q + ST * Q_BYTES, OFF_DS = OFF_DO + ST_DO * DO_BYTES;
-constexpr int DS_BUFS = 2;
+constexpr int DS_BUFS = LATE ? 3 : 2;
 constexpr u32 OFF_P = OFF_DS + DS_BUFS * DS_BYTES, P_BYTES = WIDE ? DS_BYTES : 0;  // P^T, which only the wide loop keeps in shared memory
 constexpr u32 STAGE_BYTES = 64 * 128 * 2;  // of one warpgroup's output, over the dead dS
 constexpr u32 DS_ROOM = DS_BUFS * (DS_BYTES + P_BYTES) < 2 * STAGE_BYTES ? 2 * STAGE_BYTES : DS_BUFS * (DS_BYTES + P_BYTES);
@@ -70,6 +73,7 @@ static_assert(BAR_DQ_DONE + 16 <= OFF_DS32, "barriers");
 // named barriers
 constexpr int NB_DS = 1;   // both math warpgroups: dS of this tile is complete
 constexpr int NB_OUT = 2;  // 2 + warpgroup: staging of one warpgroup's output
+constexpr int NB_HALF = 4;  // + 2 warpgroup + parity of the tile: order 6
 // Wide loop, + buffer: P^T of a tile is complete (the first math warpgroup arrives), dS is (the second arrives); the second alone.
 constexpr int NB_P_FULL = 4, NB_DS_FULL = 6, NB_DS_OWN = 8;
 

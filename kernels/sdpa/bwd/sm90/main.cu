@@ -11,6 +11,7 @@
 #if FG_D_V > 128
 #include "sdpa/bwd/sm90/wide.cuh"
 #else
+#include "sdpa/bwd/sm90/late.cuh"
 #include "sdpa/bwd/sm90/math.cuh"
 #endif
 #include "sdpa/bwd/sm90/store.cuh"

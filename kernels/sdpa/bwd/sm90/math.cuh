@@ -16,6 +16,9 @@ namespace fg {
 
 constexpr int NQ = DQ_T ? TQ / 2 : 32;  // accumulator registers of dQ (64 x 64, or a 64 x TQ block of dQ^T)
 
+struct Math;
+FG_DEV void late_loop(Math& m, Walk w);  // late.cuh
+
 struct Math {
   static constexpr int K0 = 0, KN = DQK, V0 = 0, VN = DV;  // first 64-column chunk and columns of dK and dV that a warpgroup owns
   u32 smem, wg, warp, lane;  // wg 0, 1; warp 0..3 in it
@@ -145,7 +148,7 @@ struct Math {
       if (!EARLY_STATS) stat(lse_at(at), j);
 #pragma unroll
       for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(FG_BIAS ? s[4 * j + e] + st[2 * j + (e & 1)] : fmaf(s[4 * j + e], sl2, st[2 * j + (e & 1)]));
-      if (!DV_IN_HALVES) sink.put(s, p, j);
+      if (!DV_IN_HALVES && !LATE) sink.put(s, p, j);
     }
   }
   // Half of the rows: dS, and P for dV.
@@ -173,13 +176,16 @@ struct Math {
     for (int k = i * TQ / 32; k < (i + 1) * TQ / 32; k++) Wgmma<BF16, DV, 1>::rs(dv, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3], do_t + k * 128, 1);
     wgmma_commit();
   }
-  FG_DEV void dsoftmax(u32 at, int i = 0) {
+  // buffer: of dS.
+  FG_DEV void dsoftmax(u32 at, int i = 0) { dsoftmax(at, i, at); }
+  FG_DEV void dsoftmax(u32 at, int i, u32 buffer) {
 #if FG_DBIAS
     const u32 at32 = ds32_lane(smem, wg * 64 + warp * 16 + (lane >> 2), lane);
     if (i == 0) mbar_wait(smem + BAR_DS32_FREE, ds32 ^ 1);
 #endif
 #pragma unroll
     for (int j = i * PQ / 8; j < (i + 1) * PQ / 8; j++) {
+      if (LATE) sink.put(s, p, j);  // packed beside dP there would not be registers enough
       if (!EARLY_STATS) stat(delta_at(at), j);
       const float a = st[2 * j], b = st[2 * j + 1];
       const float* y = dp + 4 * j - i * NP;
@@ -199,7 +205,7 @@ struct Math {
     }
 #endif
     // dS^T -> [q][kv]: matrices (kv 0-7, kv 8-15) x (q 0-7, q 8-15), transposed on the way
-    const u32 base = smem + OFF_DS + at * DS_BYTES + wg * QCH;
+    const u32 base = smem + OFF_DS + buffer * DS_BYTES + wg * QCH;
     const u32 q = ((lane >> 4) & 1) * 8 + (lane & 7), unit = 2 * warp + ((lane >> 3) & 1);
     const u32 at_lane = base + q * 128 + ((unit ^ (q & 7)) << 4);
 #pragma unroll
@@ -257,8 +263,10 @@ struct Math {
   // ---- the n q tiles of one kv tile, in the order FG_ORDER ----
   FG_DEV void loop(Walk w) {
     clear();
-    const i32 n = w.n;
-#if FG_ORDER == 0
+    [[maybe_unused]] const i32 n = w.n;
+#if FG_ORDER == 6
+    late_loop(*this, w);
+#elif FG_ORDER == 0
     // One tile after the other.
 #pragma unroll 1
     for (i32 i = 0; i < n; i++) {

@@ -5,8 +5,8 @@
 namespace fg {
 
 constexpr int NS = TQ / 2;                     // accumulator registers of S^T
-// Orders from 4 on take a q tile in two halves of its rows.
-constexpr int PARTS = FG_ORDER >= 4 ? 2 : 1, PQ = TQ / PARTS, NP = PQ / 2;
+// Order 4 takes a q tile in two halves of its rows.
+constexpr int PARTS = FG_ORDER == 4 ? 2 : 1, PQ = TQ / PARTS, NP = PQ / 2;
 constexpr u32 QCH = TQ * 128, KCH = TK * 128;  // bytes from one 64-column chunk to the next
 
 // Row statistics of a buffer.
