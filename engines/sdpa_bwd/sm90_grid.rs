@@ -10,8 +10,8 @@ const L2_SECTION: i64 = 64 << 20;
 /// whose blocks wait for one another.
 const CAUSAL_HALVES: i64 = 15;
 const RELAY_HALVES: i64 = 30;
-/// Least head groups in turn of a causal relay, whose head groups but the last section walk upwards (`turns.cuh`).
-const RELAY_TURNS: i64 = 8;
+/// Head groups in turn of a causal relay, whose sections but the last walk upwards (`turns.cuh`): as many as fit L2, within these.
+const RELAY_TURNS: (i64, i64) = (4, 8);
 
 /// Shares and turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,8 @@ pub(super) fn grid(f: &SdpaFacts, kv_tile: i64, row: i64, sm_count: i64, idle_wa
     let groups = f.b.saturating_mul(f.h_q / heads_item);
     let interleave = if relay && triangle {
         // At least two sections, of one size.
-        ceil_div(groups, ceil_div(groups, turns.max(RELAY_TURNS)).max(2)).max(1)
+        let fit = (L2_RELAY / bytes(heads_item).max(1)).clamp(RELAY_TURNS.0, RELAY_TURNS.1);
+        ceil_div(groups, ceil_div(groups, turns.max(fit)).max(2)).max(1)
     } else if relay {
         (L2_RELAY / bytes(heads_item).max(1)).max(4)
     } else if triangle {
