@@ -19,7 +19,6 @@ mod text;
 mod tune;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use frostgraph::error::one_line;
 use frostgraph::{Error, ErrorCode};
 use report::{Exit, Report};
 use std::process::ExitCode;
@@ -125,7 +124,8 @@ pub fn main() -> ExitCode {
 fn print(report: &Report, format: Format) -> ExitCode {
     use std::io::Write;
     for line in &report.notes {
-        eprintln!("{}", one_line(line));
+        // An error of several lines stays one.
+        eprintln!("{}", text::printable(line));
     }
     let text = match format {
         Format::Human => text::printable(&report.human),
