@@ -1,8 +1,9 @@
 //! `BLOCK_SCALE_DEQUANTIZE` beside `MOE_GROUPED_MATMUL`: folded into the product on reading, unfolded on writing.
 
 use super::check::{child, Checker, Obj};
-use super::read::Tensors;
+
 use super::tables::DEQUANTIZE;
+use super::tensors::Tensors;
 use super::write::{dtype, tensor_value};
 use crate::graph::{Dequantized, Graph, InPort, Node, Op, Tensor, TensorId};
 use crate::{Error, ErrorCode, Result};

@@ -20,9 +20,11 @@
 
 mod check;
 mod dequantize;
+mod nodes;
 mod read;
 mod schema;
 mod tables;
+mod tensors;
 mod text;
 mod write;
 
