@@ -22,6 +22,12 @@ pub fn run(args: &Args) -> Result<Report> {
     let broken =
         |e: matrix::EvidenceError| Error::new(ErrorCode::Evidence, e.given, e.expected).at(format!("evidence/{}", e.file));
     if args.check {
+        // Files that are missing are stale; where all are, this is another folder.
+        if ![matrix::MARKDOWN_FILE, matrix::JSON_FILE].iter().any(|f| args.root.join(f).exists()) {
+            let given = format!("neither {} nor {}", matrix::MARKDOWN_FILE, matrix::JSON_FILE);
+            let e = Error::new(ErrorCode::FileRead, given, "the root of frostgraph's repository (--root)");
+            return Err(e.at(args.root.display().to_string()));
+        }
         let stale = matrix::stale_files(&args.root).map_err(broken)?;
         let human = if stale.is_empty() {
             "current\n".into()

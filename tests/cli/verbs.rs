@@ -241,8 +241,12 @@ fn matrix_and_schema() {
     assert!(json(&["matrix"]).is_object());
     assert_eq!(ok(&["matrix", "--check"]), "current\n");
     let dir = tempfile::tempdir().unwrap();
-    let o = frostgraph(&["matrix", "--check", "--root", &dir.path().display().to_string()]);
-    assert_eq!(o.status.code(), Some(1), "{}", stdout(&o));
+    let check = ["matrix", "--check", "--root", &dir.path().display().to_string()];
+    let (status, text) = fails(&check);
+    assert!(status == 5 && text.contains("FG5001") && text.contains("--root"), "{text}");
+    std::fs::write(dir.path().join("SUPPORT_MATRIX_TRACKER.md"), "old").unwrap();
+    let o = frostgraph(&check);
+    assert!(o.status.code() == Some(1) && stdout(&o).starts_with("stale: SUPPORT_MATRIX_TRACKER.md, "), "{}", stdout(&o));
     let committed = std::fs::read_to_string(root().join("schema/frostgraph-graph.schema.json")).unwrap();
     assert_eq!(ok(&["schema"]), committed);
     assert_eq!(ok(&["schema", "--format", "json"]), committed);
