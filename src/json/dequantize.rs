@@ -20,9 +20,13 @@ fn reference<'a>(obj: &Obj<'a>, key: &str, port: &str) -> Option<&'a Value> {
 /// For every node whether it is a dequantisation whose result one or more products read as token or weights, and nobody else reads.
 pub(super) fn foldable(nodes: &[Obj<'_>]) -> Vec<bool> {
     let is = |obj: &Obj<'_>, tag: &str| obj.map.get("tag").and_then(Value::as_str) == Some(tag);
+    // Most files have none.
+    if !nodes.iter().any(|n| is(n, DEQUANTIZE.tag)) {
+        return vec![false; nodes.len()];
+    }
     // By the text of the reference: a uid, or in version 1.0 a key.
     let (mut wanted, mut others) = (BTreeMap::new(), BTreeMap::new());
-    for obj in nodes.iter().filter(|_| nodes.iter().any(|n| is(n, DEQUANTIZE.tag))) {
+    for obj in nodes {
         let inputs = obj.map.get("inputs").and_then(Value::as_object);
         for (port, value) in inputs.into_iter().flatten().filter(|(_, v)| !v.is_null()) {
             let fits = is(obj, "MOE_GROUPED_MATMUL") && SIDES.iter().any(|s| s.0.json() == port);
@@ -128,10 +132,11 @@ impl Scaled {
         if self.by_result.is_empty() {
             return;
         }
+        // Ascending, as the map's keys are.
         let gone: Vec<u32> = self.by_result.keys().map(|id| id.0).collect();
-        let moved = |id: TensorId| TensorId(id.0 - gone.iter().filter(|g| **g < id.0).count() as u32);
+        let moved = |id: TensorId| TensorId(id.0 - gone.partition_point(|g| *g < id.0) as u32);
         let tensors = std::mem::take(&mut graph.tensors).into_iter().zip(0u32..);
-        graph.tensors = tensors.filter(|(_, i)| !gone.contains(i)).map(|(t, _)| t).collect();
+        graph.tensors = tensors.filter(|(_, i)| gone.binary_search(i).is_err()).map(|(t, _)| t).collect();
         for t in &mut graph.tensors {
             if let Some(r) = &mut t.ragged {
                 r.offset = moved(r.offset);

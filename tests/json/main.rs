@@ -2,6 +2,7 @@
 
 mod errors;
 mod fuzz;
+mod growth;
 mod log;
 mod property;
 mod roundtrip;
