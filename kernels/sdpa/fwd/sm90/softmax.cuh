@@ -53,21 +53,24 @@ FG_DEV void mask_by_bits(float (&s)[S_REGS], const i32 (&at)[2], const Band& ban
 }
 // Dead scores are selected away: whatever K held there (NaN included) is gone. at: where the band of each row sits (row + diag).
 FG_DEV void mask_scores(float (&s)[S_REGS], const i32 (&at)[2], const Band& band, i32 len_kv, i32 col0) {
-  if constexpr (MASK_BITS) return mask_by_bits(s, at, band, len_kv, col0);
+  if constexpr (MASK_BITS) {
+    mask_by_bits(s, at, band, len_kv, col0);
+  } else {
 #pragma unroll
-  for (int h = 0; h < 2; h++) {
-    i32 hi = len_kv - 1;
-    if (FG_CAUSAL) hi = min2(hi, at[h] + band.right);
-    hi -= col0;
-    const i32 lo = at[h] - band.left - col0;
+    for (int h = 0; h < 2; h++) {
+      i32 hi = len_kv - 1;
+      if (FG_CAUSAL) hi = min2(hi, at[h] + band.right);
+      hi -= col0;
+      const i32 lo = at[h] - band.left - col0;
 #pragma unroll
-    for (int j = 0; j < S_REGS / 4; j++)
+      for (int j = 0; j < S_REGS / 4; j++)
 #pragma unroll
-      for (int e = 0; e < 2; e++) {
-        bool out = 8 * j + e > hi;
-        if (FG_WINDOW) out |= 8 * j + e < lo;
-        s[4 * j + 2 * h + e] = out ? neg_inf() : s[4 * j + 2 * h + e];
-      }
+        for (int e = 0; e < 2; e++) {
+          bool out = 8 * j + e > hi;
+          if (FG_WINDOW) out |= 8 * j + e < lo;
+          s[4 * j + 2 * h + e] = out ? neg_inf() : s[4 * j + 2 * h + e];
+        }
+    }
   }
 }
 
