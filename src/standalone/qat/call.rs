@@ -4,7 +4,7 @@ use super::super::operand::Operand;
 use super::graph::Shared;
 use crate::{Device, Result};
 
-/// One call of [`nvfp4_attention_qat_backward`]. Build it with [`Nvfp4QatBackwardCall::new`], then set what differs from the defaults.
+/// One call of [`nvfp4_attention_qat_backward`](super::nvfp4_attention_qat_backward). Build it with [`Nvfp4QatBackwardCall::new`], then set what differs from the defaults.
 #[derive(Debug, Default)]
 pub struct Nvfp4QatBackwardCall<'a> {
     /// (B, H_q, S_q, D_v), bf16 like all operands but LSE: gradient of the loss by the user-visible O.
@@ -43,7 +43,7 @@ pub struct Nvfp4QatBackwardCall<'a> {
     pub check_auxiliaries: bool,
 }
 
-/// One call of [`nvfp4_attention_qat_forward`].
+/// One call of [`nvfp4_attention_qat_forward`](super::nvfp4_attention_qat_forward).
 #[derive(Debug, Default)]
 pub struct Nvfp4QatForwardCall<'a> {
     /// (B, H_q, S_q, D_qk), bf16.
