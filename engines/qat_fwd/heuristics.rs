@@ -6,7 +6,7 @@ use crate::sdpa::ranking;
 use crate::sdpa_fwd::{heuristics::scheds, prefill::Sched};
 use crate::{Facts, Knob, Knobs, Mode, Row, SdpaFacts, Target};
 
-/// Plans of each eligible row, best first: the orders of the tiles, which both walks share. The wgmma row leads but where [`mma_leads`].
+/// Plans of each eligible row, best first: the orders of the tiles, which both walks share. The wgmma row leads but where `mma_leads`.
 pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mode) -> Vec<Candidate> {
     let Facts::Sdpa(f) = facts else { return Vec::new() };
     let mut rows = rows.to_vec();

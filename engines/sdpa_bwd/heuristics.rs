@@ -39,7 +39,7 @@ type Pair = (i64, i64);
 
 /// One plan for each eligible row, with the tiles that its lowering would pick (facts §4.7). Rows keep their order, in which the wgmma row stands first:
 /// it was measured faster in every shape tried without a bias, from 128 rows on (`kernels/PERFORMANCE.md` sections 12 and 18), but for those of
-/// [`one_round`], and its caps name the one architecture of those measurements. With a bias it leads only where it was ahead. The device of the
+/// `one_round`, and its caps name the one architecture of those measurements. With a bias it leads only where it was ahead. The device of the
 /// measurements leads with the measured larger tiles; `FALLBACK` is the table alone.
 pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mode) -> Vec<Candidate> {
     let Facts::Sdpa(f) = facts else { return Vec::new() };
