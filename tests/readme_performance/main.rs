@@ -201,3 +201,34 @@ fn the_first_plan_is_the_fastest_or_nearly_121() {
     }
     assert!(counted.0 >= 25 && counted.1 >= 200, "{counted:?} graphs and plans were compared");
 }
+
+/// Every recorded time is the median of turns in rounds, and the backward's file has what the host pays.
+#[test]
+fn recorded_times_are_of_rounds() {
+    let suites = [("sdpa_bwd", "bwd_ms"), ("sdpa_fwd", "fwd_ms"), ("nvfp4_qat", "bwd_ms"), ("grouped_gemm", "ms")];
+    for (suite, key) in suites {
+        let results = results(suite);
+        assert!(results["method"].as_str().is_some_and(|m| m.contains("rounds")), "{suite} has no method");
+        let mut counted = 0;
+        for case in ["cases", "decode"].iter().flat_map(|k| results[*k].as_array().into_iter().flatten()) {
+            let lists = [&case["ours"], &case["peers"], &case["forward"]];
+            for (name, r) in lists.iter().flat_map(|l| l.as_object().into_iter().flatten()).filter(|(_, r)| r["error"].is_null())
+            {
+                let mut turns: Vec<f64> = list(r, "turns").iter().map(|t| t.as_f64().expect("a time")).collect();
+                turns.sort_by(f64::total_cmp);
+                let ms = r[key].as_f64().or(r["fwd_ms"].as_f64()).expect("a time");
+                assert!(turns.len() >= 3, "{suite} {} {name}: {turns:?}", case["case"]);
+                let median = (turns[(turns.len() - 1) / 2] + turns[turns.len() / 2]) / 2.0;
+                assert_eq!(ms, median, "{suite} {} {name}", case["case"]);
+                counted += 1;
+            }
+        }
+        assert!(counted >= 12, "{suite}: {counted} times");
+    }
+    let host = &results("sdpa_bwd")["host"];
+    assert!(
+        host["launches"]["execute_over_bare"].as_f64().is_some() && host["warm_start"]["median_ms"].as_f64().is_some(),
+        "{host}"
+    );
+    assert!(!list(host, "cold_compile").is_empty());
+}
