@@ -162,4 +162,9 @@ fn hopper_form_bits() {
     assert_eq!(bits(forward(), 0), Arg::I32(0));
     assert_eq!(bits(Case { thd: Some(DType::I32), ..forward() }, 0), Arg::I32(1));
     assert_eq!(bits(Case { thd: Some(DType::I64), stats_log2: true, ..forward() }, 2), Arg::I32(1 + 2 + 8 + 16));
+    // Pairs: `section` counts double rounds then.
+    let mla = Case { b: 1, h_q: 128, h_kv: 128, s_q: 4096, s_kv: 4096, d_qk: 192, d_v: 128, right: Some(0), ..forward() };
+    assert_eq!((bits(mla.clone(), 2), bits(mla.clone(), 1)), (Arg::I32(16 + 32), Arg::I32(16)));
+    let lpt_l2 = plan(hopper_row(), &mla.facts(), &Knobs::new(&[(Knob::SchedPolicy, 2)]), 90);
+    assert_eq!(arg(&lpt_l2, 0, "section"), Arg::I32(14));
 }
