@@ -362,6 +362,17 @@ fn hopper_claimed() -> Vec<Case> {
     all
 }
 
+/// Heads with keys of their own that L2 does not hold together: CTAs take a head's longest and shortest tile in turn (`pair_rounds`). Smaller lists never
+/// reach it.
+fn hopper_paired() -> Vec<Case> {
+    let large = [(128, 128, MaskKind::CausalBottomRight, DType::BF16), (192, 128, MaskKind::Causal, DType::F16)];
+    let case = |(d_qk, d_v, mask, dtype)| {
+        let base = Case { engine: HOPPER, b: 34, h_q: 8, h_kv: 8, s_q: 256, s_kv: 512, ..Case::default() };
+        Case { d_qk, d_v, mask, dtype, knobs: vec![(Knob::TileM, 128), (Knob::SchedPolicy, 2)], ..base }
+    };
+    large.into_iter().map(case).collect()
+}
+
 /// The largest split counts: of keys that fill them, and of fewer keys than splits.
 fn many_splits() -> Vec<Case> {
     let mut all = Vec::new();
@@ -382,5 +393,6 @@ pub fn all() -> Vec<Case> {
     all.extend(own);
     all.extend(hopper_claimed());
     all.extend(many_splits());
+    all.extend(hopper_paired());
     all
 }
