@@ -27,8 +27,8 @@ pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mo
 }
 
 /// Where the mma.sync row was ahead on an H200 (132 multiprocessors): head dim 64 without a mask, where the wgmma row's tiles of 192 rows are wasted in
-/// part. Mostly where they need a second round and 128 rows a tile do not leave a multiprocessor more than two: 0.78 to 0.89 x in seven shapes (heads times
-/// S 256: 96, 128; 512: 48, 64; 1024: 24, 32); slightly where one round is enough for both and the last tile of a head is short, 0.94 to 0.98 x (S 128,
+/// part. Mostly where they need a second round and 128 rows a tile do not leave a multiprocessor more than two: 0.80 to 0.89 x in six shapes (heads times
+/// S 256: 96, 128; 512: 48, 64; 1024: 24, 32); slightly where one round is enough for both and the last tile of a head is short, 0.95 to 0.99 x (S 128,
 /// 256, 512). At whole multiples of 192 rows, with a mask and at head dim 128 the wgmma row was ahead, 1.02 to 1.9 x (`kernels/PERFORMANCE.md` section 18).
 fn mma_leads(f: &SdpaFacts, target: &Target) -> bool {
     /// Rows computed for eight that are there, at least.

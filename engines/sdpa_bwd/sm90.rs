@@ -25,7 +25,7 @@ pub(crate) const LATE: i64 = 6;
 /// Keys of a tile where dK and dV of 128 keys fit the accumulators, and above.
 const KV_TILE: i64 = 128;
 const KV_TILE_WIDE: i64 = 64;
-/// Least head groups in turn of the staged relay: measured at head dim 128, where it then costs nothing beside the default mode.
+/// Least head groups in turn of the staged relay but under a causal mask: measured at head dim 128, where it then costs 1 to 8 % beside the default mode.
 const STAGED_TURNS: i64 = 8;
 
 /// What shapes and device decide.
