@@ -8,6 +8,7 @@ use crate::device::{stream, Buffers, Gpu};
 use crate::grouped::{self, Format};
 use crate::job::{wanted, Job};
 use crate::prefill::other_rows;
+use crate::rounds::median;
 use crate::{Args, Results};
 use frostgraph::exec::{Executable, Operand};
 use frostgraph::graph::{Graph, GraphOptions, Mask, Nvfp4Qat, Nvfp4QatBackward, Tensor};
@@ -177,12 +178,6 @@ fn capture(gpu: &Gpu, exe: Executable, buffers: &Buffers) -> Result<Captured> {
     Ok(Captured { once, chain, _exe: exe, cold: Vec::new(), warm: Vec::new() })
 }
 
-/// The median of so many, in microseconds.
-fn median(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
-
 fn measure(gpu: &Gpu, problem: &Problem) -> Result<Value> {
     let exes: Vec<Executable> = problem.jobs.iter().map(|j| j.plan.compile()).collect::<Result<_>>()?;
     // Plans of one graph have the same operands.
@@ -208,9 +203,9 @@ fn measure(gpu: &Gpu, problem: &Problem) -> Result<Value> {
     let of_rows: Map<String, Value> = problem
         .jobs
         .iter()
-        .zip(&mut rows)
+        .zip(&rows)
         .map(|(j, r)| {
-            let (cold, warm) = (median(&mut r.cold), median(&mut r.warm));
+            let (cold, warm) = (median(&r.cold), median(&r.warm));
             (j.mode.clone(), json!({ "plan": j.plan.to_string(), "cold_us": cold, "warm_us": warm }))
         })
         .collect();

@@ -3,6 +3,7 @@
 use crate::backward::plan_of;
 use crate::cases::Case;
 use crate::device::{stream, Buffers, Gpu};
+use crate::rounds::median;
 use frostgraph::exec::Executable;
 use frostgraph::runtime::{CubinCache, CudaDevice, Nvrtc, Program};
 use frostgraph::{Device, Error, ErrorCode, Result};
@@ -16,11 +17,6 @@ const ROUNDS: usize = 40;
 /// Launches whose device time is far below their host time: three of the backward, one of the forward.
 pub const SMALL: Case = Case { b: 1, h_q: 1, h_kv: 1, s: 64, d_qk: 64, d_v: 64, causal: false, window: None };
 
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
-
 /// Microseconds a call, median over rounds; the queue is drained between rounds.
 fn us(gpu: &Gpu, mut batch: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut times = Vec::new();
@@ -31,7 +27,7 @@ fn us(gpu: &Gpu, mut batch: impl FnMut() -> Result<()>) -> Result<f64> {
         times.push(start.elapsed().as_secs_f64() * 1e6 / BATCH as f64);
     }
     gpu.stream.synchronize()?;
-    Ok(median(times))
+    median(&times).ok_or_else(|| Error::new(ErrorCode::CheckFailed, "no round", "a time"))
 }
 
 /// Costs of an executable whose device time is far below its host time.
@@ -116,5 +112,5 @@ pub fn warm() -> Result<Value> {
         times.push(ms.ok_or_else(|| Error::new(ErrorCode::CheckFailed, line.to_string(), "a time"))?);
     }
     // The first child fills the cache.
-    Ok(json!({ "median_ms": median(times[1..].to_vec()), "first_ms": times[0] }))
+    Ok(json!({ "median_ms": median(&times[1..]), "first_ms": times[0] }))
 }
