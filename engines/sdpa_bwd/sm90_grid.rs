@@ -12,8 +12,8 @@ const CAUSAL_HALVES: i64 = 15;
 const RELAY_HALVES: i64 = 30;
 /// Head groups in turn of a causal relay, whose sections but the last walk upwards (`turns.cuh`): as many as fit L2, within these.
 const RELAY_TURNS: (i64, i64) = (4, 8);
-/// Above so many keys a causal relay of few head groups is one section, which walks downwards: 20.4 ms at S 16384 d128, B1 H64/8, against 25.7 upwards
-/// with four groups in turn, where the default mode took 19.1 and 19.7.
+/// Above so many keys a causal relay of few head groups, with head dims up to 128, is one section, which walks downwards: 20.4 ms at S 16384 d128,
+/// B1 H64/8, against 25.7 upwards with four groups in turn, where the default mode took 19.1 and 19.7. Head dims above were not measured downwards.
 const RELAY_LONG: i64 = 8192;
 const RELAY_ONE_SECTION: i64 = 16;
 
@@ -50,7 +50,7 @@ pub(super) fn grid(f: &SdpaFacts, kv_tile: i64, row: i64, sm_count: i64, idle_wa
     };
     let heads_item = (1..=group).rev().filter(|h| group % h == 0).find(enough).unwrap_or(1);
     let groups = f.b.saturating_mul(f.h_q / heads_item);
-    let interleave = if relay && triangle && f.s_kv > RELAY_LONG && groups <= RELAY_ONE_SECTION {
+    let interleave = if relay && triangle && f.d_qk <= 128 && f.s_kv > RELAY_LONG && groups <= RELAY_ONE_SECTION {
         groups
     } else if relay && triangle {
         // At least two sections, of one size.
