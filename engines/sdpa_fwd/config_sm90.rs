@@ -135,7 +135,7 @@ pub fn section(f: &SdpaFacts, c: &Config, sched: i64, target: &Target) -> i64 {
 
 /// Double rounds of the CTAs in which each takes a head's t-th longest and its t-th shortest tile, head after head, so that few heads are read at a time; at
 /// least one double round of tiles is left to come longest first, which evens out. For heads with keys of their own that the L2 cache does not hold together
-/// (1.01 to 1.08 of the speed on an H200); heads that share keys lose 2 to 4 % (`kernels/PERFORMANCE.md` section 11). None: sections.
+/// (1.01 to 1.10 of the speed on an H200, 0.98 to 1.0 at 192/128 S 2048); heads that share keys lose 2 to 4 % (`kernels/PERFORMANCE.md` section 11). None: sections.
 pub fn pair_rounds(f: &SdpaFacts, c: &Config, sched: i64, target: &Target) -> Option<i64> {
     let Target::Cuda { l2_bytes, sm_count, .. } = target else { return None };
     let (heads, q_tiles) = (f.b * f.h_kv, ceil_div(f.s_q, c.tokens()));

@@ -21,8 +21,8 @@ pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mo
 }
 
 /// Where the portable prefill row is ahead of the wgmma one: a launch that is over before the latter's start has paid. On an H200, portable : wgmma, one
-/// execution as a graph, three sets of heads (`kernels/PERFORMANCE.md` section 18): d 64 at S 64 0.88 to 0.91, at S 128 1.00 without a mask and 0.96 to
-/// 0.99 with a causal one, from S 256 on 1.03 and more; d 128 and above from S 64 on 0.95 to 1.07.
+/// execution as a graph, three sets of heads (`kernels/PERFORMANCE.md` section 18): d 64 at S 64 0.89 to 0.91, at S 128 1.00 to 1.02 without a mask and 0.93
+/// to 0.99 with a causal one, from S 256 on 0.99 and more; d 128 and above from S 64 on 0.98 and more.
 fn tiny(f: &SdpaFacts) -> bool {
     f.d_qk.max(f.d_v) <= 64 && f.s_q.max(f.s_kv) <= 128
 }
