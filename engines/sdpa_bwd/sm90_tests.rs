@@ -119,6 +119,9 @@ fn a_group_is_split_until_the_device_is_busy() {
     assert_eq!(grid(4096), (1, 8, 0));
     assert_eq!(grid(8192).1, 4);
     assert_eq!(grid(16_384), (4, 16, 0));
+    // Above head dim 128 nobody measured the one section: eight groups in two.
+    let wide = choice(&Case { right: Some(0), deterministic: true, ..square(16_384, 256) });
+    assert_eq!((wide.heads_item, wide.interleave), (8, 4));
     let window = choice(&Case { right: Some(0), left: Some(1024), deterministic: true, ..square(4096, 128) });
     assert_eq!(window.interleave, 8);
 }
