@@ -70,6 +70,27 @@ impl Case {
         Case { ab: DType::F4E2M1, sf: DType::F8E4M3, sf_vec: 16, d: DType::BF16, amax: true, ..Case::default() }
     }
 
+    /// MXFP8 with an empty expert between unequal ones, without dbias.
+    pub fn mxfp8_uneven() -> Case {
+        Case { m: 1024, n: 512, k: 768, ends: vec![256, 256, 1024], dbias: false, ..Case::default() }
+    }
+
+    /// MXFP8 with every option at once that FP8 results and dense weights allow.
+    pub fn mxfp8_everything() -> Case {
+        Case {
+            ab: DType::F8E5M2,
+            d: DType::F8E5M2,
+            c: DType::F32,
+            deterministic: true,
+            dbias: true,
+            discrete_col_sfd: true,
+            clamp: Some(3.0),
+            formula: Formula::PreactivationC,
+            status: true,
+            ..Case::default()
+        }
+    }
+
     pub fn quantised(&self) -> bool {
         matches!(self.d, DType::F8E4M3 | DType::F8E5M2)
     }

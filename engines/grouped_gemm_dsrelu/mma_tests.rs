@@ -1,7 +1,7 @@
 //! The portable lowering: against its kernels' text, as golden plans, by architecture, and what it refuses.
 
 use crate::grouped_gemm::testing::Case;
-use crate::grouped_gemm::{Formula, Weights};
+use crate::grouped_gemm::Weights;
 use crate::grouped_gemm_dsrelu::{rows::ROWS, FAMILY};
 use crate::sdpa::{abi, goldens};
 use crate::{DType, DeclineCode, Knobs, Launch, Row, Step, Target};
@@ -15,25 +15,9 @@ fn target(cc: u32) -> Target {
 }
 
 fn cases() -> Vec<(&'static str, Case)> {
-    let plain = Case { dbias: false, ..Case::default() };
     vec![
-        ("mxfp8", Case { m: 1024, n: 512, k: 768, ends: vec![256, 256, 1024], ..plain.clone() }),
-        (
-            "mxfp8_everything",
-            Case {
-                ab: DType::F8E5M2,
-                d: DType::F8E5M2,
-                c: DType::F32,
-                deterministic: true,
-                dbias: true,
-                discrete_col_sfd: true,
-                clamp: Some(3.0),
-                formula: Formula::PreactivationC,
-                status: true,
-                weights: Weights::Pool,
-                ..plain.clone()
-            },
-        ),
+        ("mxfp8", Case::mxfp8_uneven()),
+        ("mxfp8_everything", Case { weights: Weights::Pool, ..Case::mxfp8_everything() }),
         ("nvfp4_amax_addresses", Case { dbias: false, weights: Weights::Addresses, ..Case::nvfp4() }),
         ("mxfp4", Case { sf: DType::F8E8M0, sf_vec: 32, c: DType::F16, d: DType::F16, dbias: false, ..Case::nvfp4() }),
     ]

@@ -3,7 +3,7 @@
 use super::config::{Config, Partition, ROW_ROUND};
 use super::lower::{Chain, DotShare, Inputs, Kernel, CVT, DBIAS_CVT, DOT, DSINK, REDUCE, ZERO};
 use super::rules;
-use super::sm90_grid::{grid, Grid};
+use super::sm90_grid::{grid, triangle, Grid};
 use super::workspace::{self, packed_tokens, round_up, Regions, Route};
 use crate::sdpa::arith::{ceil_div, product};
 use crate::sdpa::params::{ptr, Params};
@@ -130,8 +130,7 @@ pub(super) fn choose(row: &Row, f: &SdpaFacts, target: &Target) -> Result<Choice
     };
     let mut choice = configure(f, i64::from(*sm_count));
     choice.staged = f.features.has(Feature::Deterministic) && !f.features.has(Feature::Bias) && choice.dims.0 <= 128;
-    let triangle = f.mask.right.is_some() && f.mask.left.is_none();
-    if choice.staged && !triangle {
+    if choice.staged && !triangle(f) {
         choice.interleave = choice.interleave.max(STAGED_TURNS);
     }
     if choice.smem() > i64::from(*smem_optin) {

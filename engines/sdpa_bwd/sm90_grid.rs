@@ -28,9 +28,14 @@ pub(super) struct Grid {
     pub ahead: i64,
 }
 
+/// A causal mask without a left bound: key tiles meet unequal numbers of query tiles.
+pub(super) fn triangle(f: &SdpaFacts) -> bool {
+    f.mask.right.is_some() && f.mask.left.is_none()
+}
+
 /// What the grid is made of: `row` bytes of Q, dO and dQ that a query row of a head takes.
 pub(super) fn grid(f: &SdpaFacts, kv_tile: i64, row: i64, sm_count: i64, idle_warps: bool) -> Grid {
-    let triangle = f.mask.right.is_some() && f.mask.left.is_none();
+    let triangle = triangle(f);
     let relay = f.features.has(Feature::Deterministic);
     let tiles = ceil_div(f.s_kv, kv_tile).max(1);
     let group = f.h_q / f.h_kv;

@@ -2,7 +2,7 @@
 
 use super::form::Form;
 use crate::grouped_gemm::testing::Case;
-use crate::grouped_gemm::{Formula, Weights};
+use crate::grouped_gemm::Weights;
 use crate::grouped_gemm_dsrelu::{rows::ROWS, FAMILY};
 use crate::sdpa::{abi, goldens};
 use crate::{Arg, DType, DeclineCode, Knob, Knobs, Launch, Row, Step, Target};
@@ -19,22 +19,8 @@ fn hopper() -> Target {
 fn cases() -> Vec<(&'static str, Case)> {
     let plain = Case { dbias: false, ..Case::default() };
     vec![
-        ("mxfp8", Case { m: 1024, n: 512, k: 768, ends: vec![256, 256, 1024], ..plain.clone() }),
-        (
-            "mxfp8_everything",
-            Case {
-                ab: DType::F8E5M2,
-                d: DType::F8E5M2,
-                c: DType::F32,
-                deterministic: true,
-                dbias: true,
-                discrete_col_sfd: true,
-                clamp: Some(3.0),
-                formula: Formula::PreactivationC,
-                status: true,
-                ..plain.clone()
-            },
-        ),
+        ("mxfp8", Case::mxfp8_uneven()),
+        ("mxfp8_everything", Case::mxfp8_everything()),
         ("nvfp4_amax", Case { dbias: false, ..Case::nvfp4() }),
         (
             "mxfp4_16_dbias",
@@ -54,7 +40,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         ),
         (
             "mxfp8_pool_n_major_srelu",
-            Case { n: 176, weights: Weights::Pool, b_n_major: true, d_srelu: true, amax: true, status: true, ..plain.clone() },
+            Case { n: 176, weights: Weights::Pool, b_n_major: true, d_srelu: true, amax: true, status: true, ..plain },
         ),
         ("nvfp4_addresses_srelu", Case { n: 136, weights: Weights::Addresses, d_srelu: true, dbias: false, ..Case::nvfp4() }),
     ]
