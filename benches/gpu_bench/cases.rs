@@ -95,16 +95,16 @@ impl Case {
         2.0 * self.pairs() * (self.d_qk + self.d_v) as f64
     }
 
-    fn mask(&self) -> Mask {
+    pub fn mask(&self) -> Mask {
         let mask = if self.causal { Mask::causal() } else { Mask::none() };
         self.window.map_or(mask.clone(), |w| mask.window(w))
     }
 
-    fn scale(&self) -> Option<AttnScale> {
+    pub fn scale(&self) -> Option<AttnScale> {
         Some(AttnScale::Value((self.d_qk as f32).sqrt().recip()))
     }
 
-    fn operand(&self, g: &mut Graph, name: &str, h: i64, d: i64) -> TensorId {
+    pub fn operand(&self, g: &mut Graph, name: &str, h: i64, d: i64) -> TensorId {
         g.tensor(Tensor::new(name, [self.b, h, self.s, d]).strides([self.s * h * d, d, h * d, 1]))
     }
 
@@ -126,11 +126,16 @@ impl Case {
 
     /// With Stats, as training asks for it.
     pub fn forward(&self) -> Result<Graph> {
+        self.forward_with(|_| Sdpa::default())
+    }
+
+    /// With what `options` asks for beyond.
+    pub fn forward_with(&self, options: impl FnOnce(&mut Graph) -> Sdpa) -> Result<Graph> {
         let mut g = Graph::new(GraphOptions { io: DType::BF16, ..GraphOptions::default() });
         let q = self.operand(&mut g, "Q", self.h_q, self.d_qk);
         let k = self.operand(&mut g, "K", self.h_kv, self.d_qk);
         let v = self.operand(&mut g, "V", self.h_kv, self.d_v);
-        let options = Sdpa { mask: self.mask(), attn_scale: self.scale(), generate_stats: Some(true), ..Default::default() };
+        let options = Sdpa { mask: self.mask(), attn_scale: self.scale(), generate_stats: Some(true), ..options(&mut g) };
         let out = g.sdpa(q, k, v, options)?;
         let o = g.get_mut(out.o)?;
         (o.dim, o.stride) =

@@ -9,6 +9,7 @@ use crate::grouped::{self, Format};
 use crate::job::{wanted, Job};
 use crate::prefill::other_rows;
 use crate::rounds::median;
+use crate::variants::Variant;
 use crate::{Args, Results};
 use frostgraph::exec::{Executable, Operand};
 use frostgraph::graph::{Graph, GraphOptions, Mask, Nvfp4Qat, Nvfp4QatBackward, Tensor};
@@ -34,6 +35,14 @@ const FAMILIES: [Family; 4] = [
     ("sdpa_bwd", 1, &[(64, 64), (128, 128), (192, 128), (192, 192), (256, 256)]),
     ("sdpa_fwd", 0, &[(64, 64), (128, 128), (192, 128), (256, 256)]),
     ("nvfp4_qat_fwd", 0, &[(64, 64), (128, 128)]),
+];
+
+/// The same of graphs with more operands.
+const VARIANTS: [(&str, Variant, Family); 4] = [
+    ("bias", Variant::ForwardBias, ("sdpa_fwd", 0, &[(64, 64), (128, 128), (192, 128), (256, 256)])),
+    ("bias", Variant::Bias, ("sdpa_bwd", 1, &[(64, 64), (128, 128), (192, 128), (192, 192), (256, 256)])),
+    ("dBias", Variant::DBias, ("sdpa_bwd", 1, &[(64, 64), (128, 128), (192, 128), (192, 192), (256, 256)])),
+    ("packed", Variant::Packed, ("sdpa_bwd", 1, &[(192, 128)])),
 ];
 
 /// Where the rows of the NVFP4 QAT forward trade places at head dim 64 without a mask: heads and sizes.
@@ -129,15 +138,25 @@ where
     Ok(Some(Problem { family, first, jobs: wanted(args, plans.into_iter().map(job).collect()) }))
 }
 
+/// A family's cases, by head dims, without and with a causal mask, heads, sizes.
+fn cases_of((_, from, dims): Family) -> impl Iterator<Item = Case> {
+    let with_mask = dims.iter().flat_map(|d| [(*d, false), (*d, true)]);
+    with_mask.flat_map(move |((d_qk, d_v), causal)| {
+        let sized = HEADS.iter().flat_map(move |h| SIZES[from..].iter().map(move |&s| (*h, s)));
+        sized.map(move |((b, h_q, h_kv), s)| Case { b, h_q, h_kv, s, d_qk, d_v, causal, window: None })
+    })
+}
+
 fn problems(args: &Args, device: &Device) -> Result<Vec<Problem>> {
     let mut all = Vec::new();
-    for (family, from, dims) in FAMILIES {
-        for (&(d_qk, d_v), causal) in dims.iter().flat_map(|d| [(d, false), (d, true)]) {
-            for ((b, h_q, h_kv), &s) in HEADS.iter().flat_map(|h| SIZES[from..].iter().map(move |s| (*h, s))) {
-                let case = Case { b, h_q, h_kv, s, d_qk, d_v, causal, window: None };
-                let name = format!("{family} {}", case.name());
-                all.extend(problem(args, device, family, name, attention(family, case), move |o: &Operand| case.stats(o))?);
-            }
+    for (family, case) in FAMILIES.into_iter().flat_map(|f| cases_of(f).map(move |c| (f.0, c))) {
+        let name = format!("{family} {}", case.name());
+        all.extend(problem(args, device, family, name, attention(family, case), move |o: &Operand| case.stats(o))?);
+    }
+    for (with, variant, family) in VARIANTS {
+        for case in cases_of(family) {
+            let name = format!("{} {with} {}", family.0, case.name());
+            all.extend(problem(args, device, family.0, name, variant.graph(&case), move |o: &Operand| variant.given(&case, o))?);
         }
     }
     for (h, s) in QAT_FWD_64.into_iter().flat_map(|h| QAT_FWD_64_SIZES.map(|s| (h, s))) {

@@ -27,6 +27,7 @@ mod plain;
 mod prefill;
 mod qat;
 mod rounds;
+mod variants;
 
 use device::Gpu;
 use frostgraph::engines::row_by_name;
