@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// Options that choose one plan; without any the best plan that builds is taken.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ChoiceArgs {
-    /// Place in the list that `plans` prints; it is used or the command fails.
+    /// Place in the list that `plans` prints, for bench also `all`; it is used or the command fails.
     #[arg(long, allow_negative_numbers = true, value_name = "INDEX", conflicts_with_all = ["engine", "record"])]
     pub plan: Option<PlanArg>,
     /// Engine by name or id.

@@ -76,13 +76,9 @@ pub fn device(name: &str) -> Result<Device> {
     if name == "cpu" {
         return Ok(Device::cpu());
     }
-    if name.starts_with("cuda") {
-        return cuda(name);
+    if name.starts_with("sm_") {
+        return Device::describe(name);
     }
-    Device::describe(name)
-}
-
-fn cuda(name: &str) -> Result<Device> {
     let ordinal = match name {
         "cuda" => Some(0),
         _ => name.strip_prefix("cuda:").and_then(|n| n.parse::<u32>().ok().filter(|x| x.to_string() == n)),

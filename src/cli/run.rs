@@ -127,12 +127,13 @@ pub fn run(args: &Args, style: Style) -> Result<Report> {
 fn outputs_text(out: &mut String, built: &Built, checked: Option<&[Comparison]>) -> bool {
     let Some(list) = checked else {
         out.push_str("outputs\n");
+        let keys = tensor_file::keys(built.graph());
         let rows: Vec<Vec<String>> = sample::output_ids(built.graph())
             .into_iter()
             .map(|id| {
                 let t = built.graph().tensor(id);
                 let dtype = t.dtype.map_or("", |d| d.short());
-                vec![tensor_file::key(built.graph(), id), dtype.into(), format!("{:?}", t.dim)]
+                vec![keys[&id].clone(), dtype.into(), format!("{:?}", t.dim)]
             })
             .collect();
         text::table(out, "  ", &["tensor", "type", "extents"], &rows);
@@ -160,6 +161,7 @@ fn outputs_text(out: &mut String, built: &Built, checked: Option<&[Comparison]>)
 }
 
 fn outputs_json(built: &Built, checked: Option<&[Comparison]>) -> Value {
+    let keys = tensor_file::keys(built.graph());
     let of = |uid: i64| checked.and_then(|list| list.iter().find(|c| c.uid == uid));
     sample::output_ids(built.graph())
         .into_iter()
@@ -167,7 +169,7 @@ fn outputs_json(built: &Built, checked: Option<&[Comparison]>) -> Value {
             let t = built.graph().tensor(id);
             let c = of(t.uid.unwrap_or_default());
             json!({
-                "key": tensor_file::key(built.graph(), id),
+                "key": keys[&id],
                 "uid": t.uid,
                 "type": t.dtype.map(|d| d.short()),
                 "extents": t.dim,

@@ -13,7 +13,7 @@ pub(super) struct EnvSwitches {
 
 /// Reads the switches through a lookup, which tests replace: a test that set variables would race with its neighbours.
 pub(super) fn read(lookup: impl Fn(&str) -> Option<String>) -> EnvSwitches {
-    let on = |name: &str| lookup(name).map(|v| is_on(&v));
+    let on = |name: &str| lookup(name).map(|v| is_on(name, &v));
     EnvSwitches {
         enable_opt_in: on("FROSTGRAPH_ENABLE_FROST_ENGINES")
             .or_else(|| on("CUDNN_FRONTEND_ENABLE_FROST_ENGINES"))
@@ -28,8 +28,15 @@ pub(super) fn from_process() -> EnvSwitches {
     read(|name| std::env::var(name).ok())
 }
 
-fn is_on(value: &str) -> bool {
-    matches!(value.trim().to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
+fn is_on(name: &str, value: &str) -> bool {
+    match value.trim().to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => true,
+        "" | "0" | "false" | "no" | "off" => false,
+        _ => {
+            tracing::warn!(value, "{name} is neither on (1, true, yes, on) nor off (0, false, no, off); off is taken");
+            false
+        }
+    }
 }
 
 #[cfg(test)]
@@ -46,7 +53,7 @@ mod tests {
             let v = on.to_owned();
             assert!(read(move |n| (n == "FROSTGRAPH_ENABLE_FROST_ENGINES").then(|| v.clone())).enable_opt_in, "{on}");
         }
-        for off in ["", "0", "false", "2", "enabled"] {
+        for off in ["", "0", "false", "no", "Off", "2", "enabled"] {
             let v = off.to_owned();
             assert!(!read(move |n| (n == "FROSTGRAPH_ENABLE_FROST_ENGINES").then(|| v.clone())).enable_opt_in, "{off}");
         }

@@ -10,6 +10,7 @@ use super::nvrtc::Nvrtc;
 use crate::engines::KernelSpec;
 use crate::{Error, ErrorCode, Result};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -44,9 +45,15 @@ pub struct Entry {
 
 /// Where the cache lies by the environment: `FROSTGRAPH_CACHE_DIR`, else `XDG_CACHE_HOME`, else `~/.cache`; `None` without any of them.
 pub fn default_dir() -> Option<PathBuf> {
-    let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    dir_by(|name| std::env::var_os(name))
+}
+
+/// The same through a lookup. Bases that are no absolute paths are passed over: the cache must not move with the working directory.
+fn dir_by(lookup: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let var = |name: &str| lookup(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let base = |name: &str| var(name).filter(|p| p.is_absolute());
     var("FROSTGRAPH_CACHE_DIR").or_else(|| {
-        let base = var("XDG_CACHE_HOME").filter(|p| p.is_absolute()).or_else(|| var("HOME").map(|h| h.join(".cache")))?;
+        let base = base("XDG_CACHE_HOME").or_else(|| base("HOME").map(|h| h.join(".cache")))?;
         Some(base.join("frostgraph"))
     })
 }

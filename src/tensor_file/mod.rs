@@ -12,20 +12,24 @@ pub use crate::files::{check_writable, write_beside};
 pub use read::TensorFile;
 pub use write::write_file;
 
-use crate::graph::{FrozenGraph, TensorId};
+use crate::graph::{FrozenGraph, Tensor, TensorId};
 use frostgraph_engines::DType;
 use safetensors::Dtype;
+use std::collections::BTreeMap;
 
-/// Key of a tensor in a file.
-pub fn key(graph: &FrozenGraph, id: TensorId) -> String {
-    let t = graph.tensor(id);
-    let unique = !t.name.is_empty() && graph.tensors().filter(|(_, o)| o.name == t.name).count() == 1;
-    // A name of the form `uid:N` could be taken for another tensor's number.
-    if unique && !t.name.starts_with("uid:") {
-        t.name.clone()
-    } else {
-        format!("uid:{}", t.uid.unwrap_or_default())
-    }
+/// Key of every tensor of a graph in a file.
+pub fn keys(graph: &FrozenGraph) -> BTreeMap<TensorId, String> {
+    let mut named: BTreeMap<&str, usize> = BTreeMap::new();
+    graph.tensors().for_each(|(_, t)| *named.entry(&t.name).or_default() += 1);
+    let key = |t: &Tensor| {
+        // A name of the form `uid:N` could be taken for another tensor's number.
+        if !t.name.is_empty() && named[t.name.as_str()] == 1 && !t.name.starts_with("uid:") {
+            t.name.clone()
+        } else {
+            format!("uid:{}", t.uid.unwrap_or_default())
+        }
+    };
+    graph.tensors().map(|(id, t)| (id, key(t))).collect()
 }
 
 /// The file's element type; `None` for types that the format lacks.

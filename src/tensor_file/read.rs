@@ -1,7 +1,7 @@
 //! Reading inputs.
 
 use super::layout::blocks;
-use super::{file_dtype, key};
+use super::{file_dtype, keys};
 use crate::graph::{FrozenGraph, TensorId};
 use crate::sample::{input_ids, label, tensor_bytes, HostTensor, HostTensors};
 use crate::{Error, ErrorCode, Result};
@@ -37,20 +37,22 @@ impl TensorFile {
 
     /// Keys of the file that name no input of the graph, in order.
     pub fn foreign(&self, graph: &FrozenGraph) -> Result<Vec<String>> {
-        let known: BTreeSet<String> = input_ids(graph).into_iter().map(|id| key(graph, id)).collect();
+        let keys = keys(graph);
+        let known: BTreeSet<&str> = input_ids(graph).iter().map(|id| keys[id].as_str()).collect();
         let names: BTreeSet<String> = self.parse()?.names().into_iter().map(str::to_string).collect();
-        Ok(names.into_iter().filter(|n| !known.contains(n)).collect())
+        Ok(names.into_iter().filter(|n| !known.contains(n.as_str())).collect())
     }
 
     /// Inputs of the graph that the file lacks. FG5003 naming the first one.
     pub fn require_all(&self, graph: &FrozenGraph) -> Result<()> {
         let file = self.parse()?;
         let names: BTreeSet<&str> = file.names().into_iter().collect();
-        match input_ids(graph).into_iter().find(|id| !names.contains(key(graph, *id).as_str())) {
+        let keys = keys(graph);
+        match input_ids(graph).into_iter().find(|id| !names.contains(keys[id].as_str())) {
             None => Ok(()),
             Some(id) => {
                 let held: Vec<&str> = names.into_iter().collect();
-                let given = format!("no tensor \"{}\" (the file holds {})", key(graph, id), held.join(", "));
+                let given = format!("no tensor \"{}\" (the file holds {})", keys[&id], held.join(", "));
                 let t = graph.tensor(id);
                 let dtype = t.dtype.map_or("", |d| d.short());
                 Err(self.fault(given, format!("every input of the graph; {} is {dtype} {:?}", label(graph, id), t.dim)))
@@ -73,10 +75,11 @@ impl TensorFile {
     fn read(&self, graph: &FrozenGraph, into: &mut HostTensors, ragged: bool) -> Result<()> {
         let file = self.parse()?;
         let names: BTreeSet<&str> = file.names().into_iter().collect();
+        let keys = keys(graph);
         for id in input_ids(graph) {
-            let key = key(graph, id);
-            if graph.tensor(id).ragged.is_some() == ragged && names.contains(key.as_str()) {
-                let t = self.one(graph, id, &key, &file, into)?;
+            let key = keys[&id].as_str();
+            if graph.tensor(id).ragged.is_some() == ragged && names.contains(key) {
+                let t = self.one(graph, id, key, &file, into)?;
                 into.0.insert(graph.tensor(id).uid.unwrap_or_default(), t);
             }
         }

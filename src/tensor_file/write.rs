@@ -1,7 +1,7 @@
 //! Writing results.
 
 use super::layout::{blocks, file_shape};
-use super::{file_dtype, key};
+use super::{file_dtype, keys};
 use crate::files::write_beside;
 use crate::graph::{FrozenGraph, TensorId};
 use crate::sample::{label, HostTensors};
@@ -16,7 +16,7 @@ use std::path::Path;
 ///
 /// Errors: FG5002 when the file cannot be written; FG5003 for an element type that the format lacks.
 pub fn write_file(path: &Path, graph: &FrozenGraph, ids: &[TensorId], data: &HostTensors, inputs: &HostTensors) -> Result<()> {
-    let view = inputs.view();
+    let (view, keys) = (inputs.view(), keys(graph));
     let mut dense: BTreeMap<String, (safetensors::Dtype, Vec<usize>, Vec<u8>)> = BTreeMap::new();
     for &id in ids {
         let t = graph.tensor(id);
@@ -35,7 +35,7 @@ pub fn write_file(path: &Path, graph: &FrozenGraph, ids: &[TensorId], data: &Hos
                 bytes[to * width..(to + run) * width].copy_from_slice(&source[from * width..(from + run) * width]);
             });
         }
-        dense.insert(key(graph, id), (dtype, shape, bytes));
+        dense.insert(keys[&id].clone(), (dtype, shape, bytes));
     }
     let mut views = Vec::with_capacity(dense.len());
     for (key, (dtype, shape, bytes)) in &dense {

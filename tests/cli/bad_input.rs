@@ -181,6 +181,7 @@ fn engines_knobs_plans_and_devices() {
         (&["plans", FORWARD, "--device", "sm_1"], "FG3006"),
         (&["plans", FORWARD, "--device", "cuda:x"], "FG3006"),
         (&["plans", FORWARD, "--device", "tpu"], "FG3006"),
+        (&["plans", FORWARD, "--device", "cuda:1:2"], "FG3006"),
         (&["plans", FORWARD, "--device", "sm_90aa"], "FG3006"),
         (&["run", FORWARD, "--plan", "all"], "FG5004"),
     ] {

@@ -25,6 +25,17 @@ fn folder() -> (tempfile::TempDir, CubinCache) {
     (dir, cache)
 }
 
+#[test]
+fn the_folder_does_not_follow_the_working_directory() {
+    let dir = |pairs: &[(&str, &str)]| dir_by(|name| pairs.iter().find(|p| p.0 == name).map(|p| p.1.into()));
+    let (xdg, home, own) = ("XDG_CACHE_HOME", "HOME", "FROSTGRAPH_CACHE_DIR");
+    assert_eq!(dir(&[(xdg, "/x"), (home, "/h")]), Some("/x/frostgraph".into()));
+    assert_eq!(dir(&[(xdg, "x"), (home, "/h")]), Some("/h/.cache/frostgraph".into()));
+    assert_eq!(dir(&[(xdg, ""), (home, "")]), None);
+    assert_eq!(dir(&[(xdg, "x"), (home, "h")]), None);
+    assert_eq!(dir(&[(own, "here"), (home, "/h")]), Some("here".into()), "what is asked for is taken");
+}
+
 fn entry_file(dir: &Path, entry: &'static str) -> PathBuf {
     dir.join(format!("{}.{}", header(entry).key(), entry::EXTENSION))
 }
