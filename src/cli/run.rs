@@ -142,7 +142,11 @@ fn outputs_text(out: &mut String, built: &Built, checked: Option<&[Comparison]>)
     let rows: Vec<Vec<String>> = list
         .iter()
         .map(|c| {
-            let verdict = if c.passed() { "ok" } else { "FAILED" };
+            let verdict = match (c.passed(), c.error.is_finite()) {
+                (true, _) => "ok",
+                (false, true) => "FAILED",
+                (false, false) => "FAILED: not finite",
+            };
             let name = if c.name.is_empty() { format!("uid:{}", c.uid) } else { c.name.clone() };
             vec![name, c.dtype.short().into(), format!("{:.3e}", c.error), format!("{:.0e}", c.tolerance), verdict.into()]
         })
