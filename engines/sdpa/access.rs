@@ -3,12 +3,18 @@
 //! Dense ports use their declared strides, ragged ports begin each sequence at `offset[b] * multiplier`, paged pools go through
 //! a block table. All arithmetic is 64-bit and checked before it is trusted (rule S7): a row stride may exceed 2^32 elements.
 
+mod ints;
 mod io;
+mod paged;
 mod scatter;
 
+pub use self::ints::read_ints;
+
+use self::ints::ragged_bases;
 use self::io::{decode, read_unit, write_unit, Io};
+use self::paged::Pages;
 use super::lengths::Lengths;
-use crate::{DType, HostError, Port, SdpaFacts, Uid};
+use crate::{HostError, Port, SdpaFacts, Uid};
 use std::collections::BTreeMap;
 
 /// Read-only operands by uid, as in [`crate::HostBuffers::inputs`].
@@ -40,15 +46,6 @@ pub fn bytes_of<'a>(inputs: &Inputs<'a>, uid: Uid, name: &str) -> Result<&'a [u8
     inputs.get(&uid).copied().ok_or_else(|| fault(name, format!("no buffer is bound to uid {uid}"), "a buffer"))
 }
 
-/// A block table of a paged pool: pages of each sequence, flattened to `[B][max_pages]`.
-#[derive(Debug, Clone)]
-struct Pages {
-    entry: Vec<i64>,
-    max_pages: usize,
-    rows: i64,
-    stride: i64,
-}
-
 /// The checked geometry of one operand: every `(batch, head, row)` that [`Place::row`] may be asked for lies in the buffer.
 #[derive(Debug, Clone)]
 pub struct Place {
@@ -63,62 +60,6 @@ pub struct Place {
     heads: i64,
     ragged: bool,
     pages: Option<Pages>,
-}
-
-fn int_at(bytes: &[u8], dtype: DType, index: u64) -> Option<i64> {
-    let i = usize::try_from(index).ok()?;
-    if dtype == DType::I64 {
-        let from = i.checked_mul(8)?;
-        bytes.get(from..from.checked_add(8)?).map(|b| i64::from_ne_bytes(b.try_into().expect("8 bytes")))
-    } else {
-        let from = i.checked_mul(4)?;
-        bytes.get(from..from.checked_add(4)?).map(|b| i32::from_ne_bytes(b.try_into().expect("4 bytes")) as i64)
-    }
-}
-
-/// `count` integers along `axis` of an i32 or i64 port, in order.
-pub fn read_ints(port: &Port, axis: usize, count: usize, bytes: &[u8]) -> Result<Vec<i64>, HostError> {
-    if !matches!(port.dtype, DType::I32 | DType::I64) {
-        return Err(fault(&port.name, format!("element type {}", port.dtype), "i32 or i64"));
-    }
-    let stride = if port.dim[axis] > 1 { port.stride[axis] } else { 1 };
-    (0..count)
-        .map(|i| {
-            let at = stride.checked_mul(i as i64).and_then(|at| u64::try_from(at).ok());
-            at.and_then(|at| int_at(bytes, port.dtype, at)).ok_or_else(|| {
-                fault(&port.name, format!("{} bytes for entry {i}", bytes.len()), format!("{count} entries in the buffer"))
-            })
-        })
-        .collect()
-}
-
-/// `B + 1` validated offsets of a ragged port in elements: non-negative, non-decreasing, products in 64 bits.
-fn ragged_bases(port: &Port, batch: usize, inputs: &Inputs<'_>) -> Result<Option<Vec<i64>>, HostError> {
-    let Some(r) = port.ragged else { return Ok(None) };
-    if r.multiplier < 1 {
-        return Err(fault(&port.name, format!("ragged offset multiplier {}", r.multiplier), "at least 1"));
-    }
-    let bytes = bytes_of(inputs, r.uid, &format!("ragged offsets of {}", port.name))?;
-    let mut out = Vec::with_capacity(batch + 1);
-    let mut last = 0;
-    for i in 0..=batch {
-        let off = int_at(bytes, r.dtype, i as u64).ok_or_else(|| {
-            fault(&port.name, format!("{} bytes of ragged offsets", bytes.len()), format!("{} {} offsets", batch + 1, r.dtype))
-        })?;
-        if off < last {
-            return Err(fault(
-                &port.name,
-                format!("ragged offset[{i}] = {off} after {last}"),
-                "non-negative, non-decreasing offsets",
-            ));
-        }
-        last = off;
-        let at = off.checked_mul(r.multiplier);
-        out.push(at.ok_or_else(|| {
-            fault(&port.name, format!("ragged offset[{i}] = {off} times {}", r.multiplier), "a product in 64 bits")
-        })?);
-    }
-    Ok(Some(out))
 }
 
 impl Place {
@@ -185,52 +126,6 @@ impl Place {
         for b in 0..batch {
             place.check(&port.name, place.base[b], place.rows[b], buffer)?;
         }
-        Ok(place)
-    }
-
-    /// Locates a paged pool `(pages, H, page rows, D)` whose logical rows go through a `(B, 1, max_pages, 1)` block table.
-    ///
-    /// Only the entries that `lens.kv` reaches are read, so unused ones may hold anything.
-    ///
-    /// # Errors
-    /// As [`Place::new`], and for a page index outside the pool or a length beyond the table.
-    pub fn paged(pool: &Port, table: &Port, lens: &Lengths, inputs: &Inputs<'_>, buffer: usize) -> Result<Place, HostError> {
-        let one = Lengths { q: vec![pool.dim[2]], kv: vec![pool.dim[2]] };
-        let mut place = Place::new(pool, Rows::Declared, &one, inputs, buffer)?;
-        let (pages, rows) = (pool.dim[0], pool.dim[2]);
-        let bytes = bytes_of(inputs, table.uid, &table.name)?;
-        let max_pages = usize::try_from(table.dim[2]).unwrap_or(0);
-        let mut entry = vec![0; max_pages * lens.kv.len()];
-        for (b, &len) in lens.kv.iter().enumerate() {
-            let used = usize::try_from(len.max(0)).unwrap_or(0).div_ceil(rows as usize);
-            if used > max_pages {
-                let given = format!("sequence {b} of {len} rows");
-                return Err(fault(&table.name, given, format!("at most {max_pages} pages of {rows} rows")));
-            }
-            for i in 0..used {
-                let at = (b as i64).checked_mul(table.stride[0]).zip((i as i64).checked_mul(table.stride[2]));
-                let at = at.and_then(|(x, y)| x.checked_add(y)).and_then(|at| u64::try_from(at).ok());
-                let page = at.and_then(|at| int_at(bytes, table.dtype, at));
-                let page = page.ok_or_else(|| {
-                    fault(&table.name, format!("{} bytes for entry ({b}, {i})", bytes.len()), "the entry in the buffer")
-                })?;
-                if page < 0 || page >= pages {
-                    return Err(fault(
-                        &table.name,
-                        format!("page index {page} in entry ({b}, {i})"),
-                        format!("0 to {} (pages of {})", pages - 1, pool.name),
-                    ));
-                }
-                entry[b * max_pages + i] = page;
-            }
-        }
-        let stride = if pages == 1 { 0 } else { pool.stride[0] };
-        let last = stride.checked_mul(pages - 1);
-        let last = last.ok_or_else(|| fault(&pool.name, format!("page stride {stride}"), "offsets in 64 bits"))?;
-        place.check(&pool.name, last, rows, buffer)?;
-        place.base = vec![0; lens.kv.len()];
-        place.rows = lens.kv.clone();
-        place.pages = Some(Pages { entry, max_pages, rows, stride });
         Ok(place)
     }
 
