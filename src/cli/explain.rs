@@ -3,10 +3,9 @@
 use super::choose::ChoiceArgs;
 use super::load::GraphArgs;
 use super::report::{Exit, Report};
-use super::{grouped, moe, plans, text, Style};
+use super::{grouped, moe, plans, sdpa, text, Style};
 use frostgraph::engines::grouped_gemm::GemmPort;
-use frostgraph::engines::sdpa::{Recipe, Scale, StatsPacking};
-use frostgraph::engines::{DType, Facts, Maturity, Port, Ragged, SdpaFacts, Step, Uid, MANIFEST};
+use frostgraph::engines::{DType, Facts, Maturity, Ragged, Step, Uid, MANIFEST};
 use frostgraph::plan::{Built, NodePlans, Plan};
 use frostgraph::Result;
 use serde_json::{json, Value};
@@ -50,100 +49,6 @@ pub fn run(args: &Args, style: Style) -> Result<Report> {
     Ok(Report { human, json, notes: plans::notes(&source), exit })
 }
 
-/// Facts as (name, value) in a fixed order.
-fn facts_list(f: &SdpaFacts) -> Vec<(&'static str, String)> {
-    let yes = |b: bool| if b { "yes" } else { "no" };
-    let bound = |b: Option<i64>| b.map_or("none".into(), |v: i64| v.to_string());
-    let features: Vec<&str> = f.features.iter().map(|x| x.label()).collect();
-    let mut out = vec![
-        (
-            "geometry",
-            format!("B {}, H_q {}, H_kv {}, S_q {}, S_kv {}, d_qk {}, d_v {}", f.b, f.h_q, f.h_kv, f.s_q, f.s_kv, f.d_qk, f.d_v),
-        ),
-        ("types", format!("{} in, {} out, uniform {}", f.dtype, f.dtype_o, yes(f.uniform_dtype))),
-        (
-            "layout",
-            format!(
-                "bshd {}, packed {}, dense {}, 16-byte rule {}",
-                yes(f.bshd_layout),
-                yes(f.packed_layout),
-                yes(f.dense_layout),
-                yes(f.aligned_16)
-            ),
-        ),
-        (
-            "mask",
-            format!(
-                "left {}, right {}, anchored {}",
-                bound(f.mask.left),
-                bound(f.mask.right),
-                if f.mask.bottom_right { "bottom-right" } else { "top-left" }
-            ),
-        ),
-        (
-            "scale",
-            match f.scale {
-                Scale::Static(x) => x.to_string(),
-                Scale::Dynamic(uid) => format!("tensor {uid}"),
-            },
-        ),
-    ];
-    if let Some(p) = f.page_size {
-        out.push(("pages", format!("{p} rows a page")));
-    }
-    if f.max_total_seq_len_q.is_some() || f.max_total_seq_len_kv.is_some() {
-        out.push(("tokens", format!("at most {} queries, {} keys", bound(f.max_total_seq_len_q), bound(f.max_total_seq_len_kv))));
-    }
-    if let Some(p) = f.stats_packing {
-        let name = match p {
-            StatsPacking::TokenMajor => "token-major",
-            StatsPacking::HeadMajor => "head-major",
-        };
-        out.push(("stats", format!("packed {name}")));
-    }
-    match f.recipe {
-        Recipe::Plain => {}
-        Recipe::Nvfp4Qat => out.push(("recipe", "NVFP4 fake quantisation of Q, K, V and P".into())),
-    }
-    out.push(("features", if features.is_empty() { "none".into() } else { features.join(", ") }));
-    if let Some(why) = &f.invalid {
-        out.push(("invalid", why.clone()));
-    }
-    out
-}
-
-fn operands(f: &SdpaFacts) -> Vec<(&'static str, &Port)> {
-    let p = &f.ports;
-    [
-        ("Q", &p.q),
-        ("K", &p.k),
-        ("V", &p.v),
-        ("O", &p.o),
-        ("Stats", &p.stats),
-        ("high-precision O", &p.high_precision_o),
-        ("dO", &p.d_o),
-        ("dQ", &p.dq),
-        ("dK", &p.dk),
-        ("dV", &p.dv),
-        ("bias", &p.bias),
-        ("dBias", &p.dbias),
-        ("sink", &p.sink),
-        ("dSink", &p.dsink),
-        ("seq_len_q", &p.seq_len_q),
-        ("seq_len_kv", &p.seq_len_kv),
-        ("cu_seq_len_q", &p.cu_seq_len_q),
-        ("cu_seq_len_kv", &p.cu_seq_len_kv),
-        ("page_table_k", &p.page_table_k),
-        ("page_table_v", &p.page_table_v),
-        ("score_max", &p.score_max),
-        ("score_sum_exp", &p.score_sum_exp),
-        ("attn_scale", &p.attn_scale),
-    ]
-    .into_iter()
-    .filter_map(|(name, port)| Some((name, port.as_ref()?)))
-    .collect()
-}
-
 /// One operand of any operation, for the table and the JSON.
 struct OperandLine<'a> {
     port: &'static str,
@@ -171,7 +76,7 @@ fn gemm_line<'a>(port: &'static str, p: &'a GemmPort) -> OperandLine<'a> {
 
 fn facts_of(facts: &Facts) -> Vec<(&'static str, String)> {
     match facts {
-        Facts::Sdpa(f) => facts_list(f),
+        Facts::Sdpa(f) => sdpa::facts_list(f),
         Facts::GroupedGemm(f) => grouped::facts_list(f),
         Facts::Moe(f) => moe::facts_list(f),
     }
@@ -179,7 +84,7 @@ fn facts_of(facts: &Facts) -> Vec<(&'static str, String)> {
 
 fn operands_of(facts: &Facts) -> Vec<OperandLine<'_>> {
     match facts {
-        Facts::Sdpa(f) => operands(f)
+        Facts::Sdpa(f) => sdpa::operands(f)
             .into_iter()
             .map(|(port, p)| OperandLine {
                 port,

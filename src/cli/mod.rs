@@ -15,6 +15,7 @@ mod report;
 mod run;
 mod runner;
 mod schema;
+mod sdpa;
 mod text;
 mod tune;
 

@@ -4,8 +4,10 @@ pub mod catalogue;
 pub mod data;
 pub mod golden;
 
+use frostgraph::exec::Executable;
 use frostgraph::graph::{Graph, GraphOptions, Sdpa, SdpaBackward, Tensor, TensorId};
-use frostgraph::DType;
+use frostgraph::plan::{BuildOptions, Built};
+use frostgraph::{DType, Device};
 
 /// Geometry of one attention node.
 #[derive(Clone, Copy)]
@@ -93,4 +95,17 @@ pub fn ints(g: &mut Graph, name: &str, n: i64) -> TensorId {
 /// Both length tensors, named `seq_len_q` and `seq_len_kv`.
 pub fn lengths(g: &mut Graph, b: i64) -> (Option<TensorId>, Option<TensorId>) {
     (Some(ints(g, "seq_len_q", b)), Some(ints(g, "seq_len_kv", b)))
+}
+
+/// Built for the CPU with every engine.
+pub fn build(g: &Graph) -> Built {
+    g.build_with(&Device::cpu(), &BuildOptions::all_engines()).unwrap()
+}
+
+pub fn best(g: &Graph) -> Executable {
+    build(g).best().unwrap().compile().unwrap()
+}
+
+pub fn uid(exe: &Executable, name: &str) -> i64 {
+    exe.operands().iter().find(|o| o.name == name).unwrap_or_else(|| panic!("no operand {name}")).uid
 }
