@@ -1,7 +1,8 @@
 //! The graph under construction.
 
-use super::{Node, RaggedOffset, ScalarValue, Tensor, TensorId};
+use super::{InPort, Node, OutPort, RaggedOffset, ScalarValue, Tensor, TensorId};
 use crate::{DType, Error, ErrorCode, Result};
+use std::collections::BTreeMap;
 
 /// Which validation rules apply at freeze.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -145,5 +146,39 @@ impl Graph {
     pub fn output(&mut self, id: TensorId) -> Result<()> {
         self.get_mut(id)?.is_virtual = false;
         Ok(())
+    }
+
+    /// The given operands as ports, each handle checked before anything is added to the graph.
+    pub(super) fn operands(&self, list: &[(InPort, Option<TensorId>)]) -> Result<BTreeMap<InPort, TensorId>> {
+        let mut ports = BTreeMap::new();
+        for &(port, id) in list {
+            let Some(id) = id else { continue };
+            if id.0 as usize >= self.tensors.len() {
+                let given = format!("handle {} as {}", id.0, port.json());
+                let expected = format!("a handle below {} of this graph", self.tensors.len());
+                return Err(Error::new(ErrorCode::BadTensor, given, expected)
+                    .help("A handle is valid only in the graph that returned it"));
+            }
+            ports.insert(port, id);
+        }
+        Ok(ports)
+    }
+
+    /// The index of the node makes an automatic name unique among automatic names in constant time.
+    pub(super) fn node_name(&self, given: String, base: &str) -> String {
+        match (given.is_empty(), self.nodes.len()) {
+            (false, _) => given,
+            (true, 0) => base.to_string(),
+            (true, n) => format!("{base}_{n}"),
+        }
+    }
+
+    /// A new virtual tensor as this output of the node of that name.
+    pub(super) fn produce(&mut self, node: &str, port: OutPort, outputs: &mut BTreeMap<OutPort, TensorId>) -> TensorId {
+        let mut t = Tensor::new(format!("{node}::{}", port.json()), Vec::new());
+        t.is_virtual = true;
+        let id = self.tensor(t);
+        outputs.insert(port, id);
+        id
     }
 }

@@ -1,10 +1,9 @@
 //! The attention operations of the builder: option structs, what they return, and how a call becomes a node.
 
 use super::{
-    Alignment, AttnScale, Dropout, Graph, Implementation, InPort, Mask, Node, Op, OutPort, SdpaAttrs, SdpaBackwardAttrs, Tensor,
-    TensorId,
+    Alignment, AttnScale, Dropout, Graph, Implementation, InPort, Mask, Node, Op, OutPort, SdpaAttrs, SdpaBackwardAttrs, TensorId,
 };
-use crate::{DType, Error, ErrorCode, Result};
+use crate::{DType, Result};
 use std::collections::BTreeMap;
 
 /// Options of [`Graph::sdpa`]; every argument of facts §2.2. What no engine serves is recorded all the same and declined by name.
@@ -267,39 +266,6 @@ impl Graph {
         let rng_dump = options.rng_dump.then(|| self.produce(&name, OutPort::RngDump, &mut outputs));
         self.node(Node { name, op: Op::SdpaBackward(attrs), inputs, outputs, compute_dtype: options.compute_dtype });
         Ok(SdpaGrads { dq, dk, dv, dbias, dsink, rng_dump })
-    }
-
-    /// The given operands as ports, each handle checked before anything is added to the graph.
-    pub(super) fn operands(&self, list: &[(InPort, Option<TensorId>)]) -> Result<BTreeMap<InPort, TensorId>> {
-        let mut ports = BTreeMap::new();
-        for &(port, id) in list {
-            let Some(id) = id else { continue };
-            if id.0 as usize >= self.tensors.len() {
-                let given = format!("handle {} as {}", id.0, port.json());
-                let expected = format!("a handle below {} of this graph", self.tensors.len());
-                return Err(Error::new(ErrorCode::BadTensor, given, expected)
-                    .help("A handle is valid only in the graph that returned it"));
-            }
-            ports.insert(port, id);
-        }
-        Ok(ports)
-    }
-
-    /// The index of the node makes an automatic name unique among automatic names in constant time.
-    pub(super) fn node_name(&self, given: String, base: &str) -> String {
-        match (given.is_empty(), self.nodes.len()) {
-            (false, _) => given,
-            (true, 0) => base.to_string(),
-            (true, n) => format!("{base}_{n}"),
-        }
-    }
-
-    pub(super) fn produce(&mut self, node: &str, port: OutPort, outputs: &mut BTreeMap<OutPort, TensorId>) -> TensorId {
-        let mut t = Tensor::new(format!("{node}::{}", port.json()), Vec::new());
-        t.is_virtual = true;
-        let id = self.tensor(t);
-        outputs.insert(port, id);
-        id
     }
 }
 
