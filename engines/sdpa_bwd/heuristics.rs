@@ -50,27 +50,38 @@ pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mo
     ranking::rank(facts, target, &rows, super::mismatch, |row| knob_sets(row, f, target, mode))
 }
 
+/// Blocks of the portable row's launch, one for 64 keys of a head, and how many run at once.
+fn portable_blocks(f: &SdpaFacts, target: &Target) -> Option<(i64, i64)> {
+    match target {
+        Target::Cuda { sm_count, .. } => {
+            let blocks = f.b.saturating_mul(f.h_q).saturating_mul(ceil_div(f.s_kv, 64));
+            Some((blocks, i64::from(*sm_count)))
+        }
+        Target::Cpu => None,
+    }
+}
+
 /// Where the portable row was ahead at head dims 192/128: while its blocks of 64 keys all run at once, and the wgmma row's of 128 leave half of the
 /// multiprocessors idle. On an H200, us, portable / wgmma: H8 S128 16.2 / 17.9, S1024 58.9 / 60.5 (64 blocks against 128), S2048 185 / 113; causal
 /// 17.5 / 19.3, 57.1 / 59.5, 108 / 107. The deterministic mode was not measured.
 fn one_round(f: &SdpaFacts, target: &Target) -> bool {
-    let blocks = f.b.saturating_mul(f.h_q).saturating_mul(ceil_div(f.s_kv, 64));
-    let fits = match target {
-        Target::Cuda { sm_count, .. } => blocks <= i64::from(*sm_count),
-        Target::Cpu => false,
-    };
+    let fits = portable_blocks(f, target).is_some_and(|(blocks, sms)| blocks <= sms);
     fits && padded_head_dims(f.d_qk, f.d_v) == Some((192, 128)) && !f.features.has(Feature::Deterministic)
 }
 
-/// Where the wgmma row was ahead of the portable one with a bias: at head dim 64, and at 128 once every multiprocessor has a block. One warp of it
-/// adds dBias, which then takes longer than everything else.
+/// Where the wgmma row was ahead of the portable one with a bias (`kernels/PERFORMANCE.md` section 18). At 128/128 and 192/128, where one warp of it adds
+/// dBias, once the portable row's blocks of 64 keys, under a mask half of them, no longer run at once; at 64/64 without dBias; on its wide loop, but at
+/// 192/192 not with dBias and no mask. Small d_v beside d_qk above 192 was not measured.
 fn wgmma_leads_with_bias(f: &SdpaFacts, target: &Target) -> bool {
-    let blocks = f.b.saturating_mul(f.h_q).saturating_mul(ceil_div(f.s_kv, 128));
-    let full = match target {
-        Target::Cuda { sm_count, .. } => blocks >= i64::from(*sm_count),
-        Target::Cpu => false,
-    };
-    f.ports.dbias.is_none() && (f.d_qk <= 64 || f.d_qk <= 128 && full)
+    let (dbias, masked) = (f.ports.dbias.is_some(), f.mask.is_bounded());
+    let rounds = || portable_blocks(f, target).is_some_and(|(blocks, sms)| blocks > if masked { 2 * sms } else { sms });
+    match (f.d_qk, f.d_v) {
+        (..=64, _) => !dbias,
+        (..=128, _) | (..=192, ..=128) => rounds(),
+        (_, ..=128) => false,
+        (..=192, _) => masked || !dbias,
+        (_, _) => true,
+    }
 }
 
 /// Tiles of a row of this chain, best first; none for a row without tiles.
@@ -172,15 +183,51 @@ mod tests {
                 }
             }
         }
-        let bias = |case: Case| Case { bias: Some((DType::BF16, case.b)), ..case };
-        let dbias = |case: Case| Case { dbias: Some(DType::F32), ..bias(case) };
-        // (b, s, d): 1.17, 1.26, 0.81, 1.45 with a bias; 0.74, 0.74, 0.55, 1.04 with its gradient.
-        for (b, s, d, with_bias) in
-            [(1, 512, 64, "20617"), (2, 2048, 64, "20617"), (1, 512, 128, "20600"), (2, 2048, 128, "20617")]
-        {
-            let of = |case: Case| Case { b, ..case };
-            assert_eq!(first(bias(of(square(b, 8, 8, s, d)))), with_bias, "b{b} s{s} d{d}");
-            assert_eq!(first(dbias(of(square(b, 8, 8, s, d)))), "20600", "b{b} s{s} d{d} with its gradient");
+        // Time of the portable row over the wgmma row's, one execution: with a bias, and with its gradient too.
+        let heads = [(1, 8, 8), (4, 16, 16), (1, 32, 4)];
+        type Line = (Option<i64>, i64, [f64; 3], [f64; 3]);
+        let table: [((i64, i64), &[Line]); 5] = [
+            (
+                (64, 64),
+                &[(None, 512, [1.20, 1.18, 1.16], [0.75, 0.81, 0.82]), (Some(0), 2048, [1.22, 1.27, 1.25], [0.79, 0.82, 0.83])],
+            ),
+            (
+                (128, 128),
+                &[
+                    (None, 128, [0.86, 0.92, 0.87], [0.63, 0.74, 0.68]),
+                    (None, 512, [0.81, 1.31, 1.29], [0.57, 1.03, 1.05]),
+                    (None, 2048, [1.41, 1.44, 1.47], [1.03, 1.02, 1.04]),
+                    (Some(0), 256, [0.84, 0.97, 0.85], [0.60, 0.82, 0.67]),
+                    (Some(0), 2048, [0.80, 1.50, 1.42], [0.69, 1.02, 1.01]),
+                ],
+            ),
+            (
+                (192, 128),
+                &[
+                    (None, 1024, [0.93, 1.55, 1.62], [0.63, 1.05, 1.08]),
+                    (Some(0), 128, [0.87, 0.90, 0.93], [0.68, 0.77, 0.73]),
+                    (Some(0), 1024, [0.94, 1.57, 1.94], [0.69, 1.17, 1.30]),
+                ],
+            ),
+            (
+                (192, 192),
+                &[(None, 2048, [1.13, 1.16, 1.18], [0.91, 0.92, 0.93]), (Some(0), 1024, [1.11, 1.14, 1.28], [1.12, 1.08, 1.18])],
+            ),
+            (
+                (256, 256),
+                &[(None, 1024, [1.18, 1.22, 1.27], [1.02, 1.0, 1.04]), (None, 2048, [1.24, 1.27, 1.31], [1.0, 1.0, 1.04])],
+            ),
+        ];
+        for ((d_qk, d_v), lines) in table {
+            for &(right, s, biased, with_gradient) in lines {
+                for (n, (b, h_q, h_kv)) in heads.into_iter().enumerate() {
+                    let case = Case { right, d_qk, d_v, bias: Some((DType::BF16, b)), ..square(b, h_q, h_kv, s, 64) };
+                    let want = |ratio: f64| if ratio < 1.0 { "20600" } else { "20617" };
+                    assert_eq!(first(case.clone()), want(biased[n]), "b{b} s{s} d{d_qk}/{d_v} {right:?}");
+                    let dbias = Case { dbias: Some(DType::BF16), ..case };
+                    assert_eq!(first(dbias), want(with_gradient[n]), "b{b} s{s} d{d_qk}/{d_v} {right:?} with its gradient");
+                }
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use crate::{Facts, Feature, Knob, Knobs, Mode, Row, SdpaFacts, Target};
 pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mode) -> Vec<Candidate> {
     let Facts::Sdpa(f) = facts else { return Vec::new() };
     let mut rows = rows.to_vec();
-    if tiny(f) {
+    if tiny(f) || f.ports.bias.is_some() && !wgmma_leads_with_bias(f, target) {
         // Stable: only these two change places.
         rows.sort_by_key(|r| r.id == super::rows::PREFILL_SM90_ID);
         rows.sort_by_key(|r| matches!(r.caps, crate::Caps::Sdpa(c) if c.arch == crate::Arch::Cpu));
@@ -25,6 +25,22 @@ pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mo
 /// to 0.99 with a causal one, from S 256 on 0.99 and more; d 128 and above from S 64 on 0.98 and more.
 fn tiny(f: &SdpaFacts) -> bool {
     f.d_qk.max(f.d_v) <= 64 && f.s_q.max(f.s_kv) <= 128
+}
+
+/// Where the wgmma row is ahead of the portable one with a bias: its tiles of 64 rows while one round of them does, under a mask two. On an H200, portable :
+/// wgmma, one execution (`kernels/PERFORMANCE.md` section 18): those 0.97 to 1.20 from S 128 on; S 64 0.70 to 0.85; tiles of 128 rows 0.64 to 0.92 up
+/// to 192/128 and 0.65 to 0.99 at d 256, where the bias takes the registers of the scores and tiles have fewer keys.
+fn wgmma_leads_with_bias(f: &SdpaFacts, target: &Target) -> bool {
+    let rows = super::heuristics_sm90::sets(f, target, false).first().and_then(|best| best.get(Knob::TileM));
+    rows == Some(64) && f.s_q > 64 && one_round(f, target, 64)
+}
+
+/// Whether all tiles of so many rows run at once. Half of a banded grid's work is masked away, so it counts half.
+fn one_round(f: &SdpaFacts, target: &Target, rows: i64) -> bool {
+    let Target::Cuda { sm_count, .. } = target else { return false };
+    let all = ceil_div(f.s_q, rows).saturating_mul(f.h_q).saturating_mul(f.b);
+    let blocks = if f.mask.is_bounded() { ceil_div(all, 2) } else { all };
+    blocks <= i64::from(*sm_count)
 }
 
 fn knob_sets(row: &Row, f: &SdpaFacts, target: &Target, mode: Mode) -> Vec<Knobs> {
@@ -89,7 +105,7 @@ fn prefill_sets(f: &SdpaFacts, target: &Target, fallback: bool) -> Vec<Knobs> {
 }
 
 /// The measured tiles, or tiles of 64 rows where those of 128 leave multiprocessors idle: there a problem takes as long as its longest
-/// tile (facts §7.4 has such a rule for another row). Half of a banded grid's work is masked away, so it counts half.
+/// tile (facts §7.4 has such a rule for another row).
 ///
 /// On an H200, us with 128 rows against 64x64 and 64x128: H8 S1024 d64 24.0, 18.0, 16.8; H16 S512 d128 23.5, 15.6, 16.1; causal H8
 /// S2048 d128 62.6, 51.3, 44.0; causal H32/8 S1024 d128 46.0, 39.4. At 2,048 blocks (causal H64/8 S4096 d128) 128 rows lead by 14 %.
@@ -97,16 +113,8 @@ fn best_tiles(f: &SdpaFacts, padded: (i64, i64), target: &Target) -> (i64, i64) 
     const LONG: i64 = 1024;
     const MEASURED_ON: u32 = 90;
     let (bias, best) = (f.ports.bias.is_some(), default_tiles(padded, f.ports.bias.is_some()));
-    let Target::Cuda { sm_count, cc, .. } = target else { return best };
-    let blocks = |rows: i64| {
-        let all = ceil_div(f.s_q, rows).saturating_mul(f.h_q).saturating_mul(f.b);
-        if f.mask.is_bounded() {
-            ceil_div(all, 2)
-        } else {
-            all
-        }
-    };
-    let fits = |rows: i64| blocks(rows) <= i64::from(*sm_count);
+    let Target::Cuda { cc, .. } = target else { return best };
+    let fits = |rows: i64| one_round(f, target, rows);
     if !fits(best.0) {
         return best;
     }
