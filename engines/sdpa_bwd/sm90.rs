@@ -161,7 +161,8 @@ pub(crate) fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
         129..=192 => ((192, 192), 64, KV_TILE_WIDE, 0),
         _ => ((256, 256), 64, KV_TILE_WIDE, 0),
     };
-    let Grid { heads_item, interleave, ahead } = grid(f, kv_tile, 6 * dims.0 + 2 * dims.1, sm_count, idle_warps(f, dims));
+    let Grid { heads_item, interleave, ahead } =
+        grid(f, (q_tile, kv_tile), 6 * dims.0 + 2 * dims.1, sm_count, idle_warps(f, dims));
     let bulk = dims == (192, 192) && !f.features.has(Feature::Deterministic);
     Choice { dims, q_tile, kv_tile, order, heads_item, interleave, ahead, dbias: f.ports.dbias.is_some(), staged: false, bulk }
 }

@@ -3,19 +3,13 @@
 use crate::sdpa::arith::ceil_div;
 use crate::{Feature, SdpaFacts};
 
-/// L2 bytes that the heads in turn of the relay may fill with Q, dO and the dQ accumulator; a section of the default mode, whose heads are not all as far.
+/// L2 bytes that Q, dO and the dQ accumulator of a section's heads may take under a causal mask: a block that ends early goes on to its next head, so
+/// all of them are in use at once. What does not fit comes from memory for every key tile.
+const L2_SECTION: i64 = 32 << 20;
+/// The same of the heads in turn of the relay without such a mask.
 const L2_RELAY: i64 = 40 << 20;
-const L2_SECTION: i64 = 64 << 20;
-/// Half blocks that every multiprocessor should get under a causal mask, where they are unequal: eight sections nearly a block each. More in the relay,
-/// whose blocks wait for one another.
+/// Half blocks that every multiprocessor should get under a causal mask, where they are unequal: eight sections nearly a block each.
 const CAUSAL_HALVES: i64 = 15;
-const RELAY_HALVES: i64 = 30;
-/// Head groups in turn of a causal relay, whose sections but the last walk upwards (`turns.cuh`): as many as fit L2, within these.
-const RELAY_TURNS: (i64, i64) = (4, 8);
-/// Above so many keys a causal relay of few head groups, with head dims up to 128, is one section, which walks downwards: 20.4 ms at S 16384 d128,
-/// B1 H64/8, against 25.7 upwards with four groups in turn, where the default mode took 19.1 and 19.7. Head dims above were not measured downwards.
-const RELAY_LONG: i64 = 8192;
-const RELAY_ONE_SECTION: i64 = 16;
 
 /// Shares and turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,21 +27,21 @@ pub(super) fn triangle(f: &SdpaFacts) -> bool {
     f.mask.right.is_some() && f.mask.left.is_none()
 }
 
-/// What the grid is made of: `row` bytes of Q, dO and dQ that a query row of a head takes.
-pub(super) fn grid(f: &SdpaFacts, kv_tile: i64, row: i64, sm_count: i64, idle_warps: bool) -> Grid {
+/// What the grid is made of. `q_tile`, `kv_tile`: rows and keys of a tile; `row`: bytes of Q, dO and dQ that a query row of a head takes.
+pub(super) fn grid(f: &SdpaFacts, (q_tile, kv_tile): (i64, i64), row: i64, sm_count: i64, idle_warps: bool) -> Grid {
     let triangle = triangle(f);
     let relay = f.features.has(Feature::Deterministic);
     let tiles = ceil_div(f.s_kv, kv_tile).max(1);
     let group = f.h_q / f.h_kv;
     let blocks = |heads: i64| f.b.saturating_mul(f.h_q / heads).saturating_mul(tiles);
     let bytes = |heads: i64| row.saturating_mul(f.s_q).saturating_mul(heads);
-    // A section of about a block for each multiprocessor: the longest blocks of the next one begin while the short ones of this end.
-    let turns = ((sm_count + tiles / 2) / tiles).max(1);
+    // A section of about a block for each multiprocessor: the longest blocks of the next one begin while the short ones of this end. So the blocks of a
+    // head begin as many query tiles apart as a key tile has; in the relay, where a turn takes about a query tile, that should be two.
+    let devices = if relay { ceil_div(2 * q_tile, kv_tile) } else { 1 };
+    let turns = ((sm_count + tiles / 2) / tiles).max(1) * devices;
     let enough = |heads: &i64| {
         let n = blocks(*heads);
-        if triangle && relay {
-            2 * n >= RELAY_HALVES * sm_count
-        } else if triangle {
+        if triangle {
             2 * n >= CAUSAL_HALVES * sm_count && bytes(turns * heads) <= L2_SECTION
         } else {
             10 * n >= 9 * sm_count * ceil_div(n, sm_count)
@@ -55,12 +49,10 @@ pub(super) fn grid(f: &SdpaFacts, kv_tile: i64, row: i64, sm_count: i64, idle_wa
     };
     let heads_item = (1..=group).rev().filter(|h| group % h == 0).find(enough).unwrap_or(1);
     let groups = f.b.saturating_mul(f.h_q / heads_item);
-    let interleave = if relay && triangle && f.d_qk <= 128 && f.s_kv > RELAY_LONG && groups <= RELAY_ONE_SECTION {
-        groups
-    } else if relay && triangle {
-        // At least two sections, of one size.
-        let fit = (L2_RELAY / bytes(heads_item).max(1)).clamp(RELAY_TURNS.0, RELAY_TURNS.1);
-        ceil_div(groups, ceil_div(groups, turns.max(fit)).max(2)).max(1)
+    let interleave = if relay && triangle {
+        // Sections of one size, and at least two: they walk upwards and downwards in turn (`turns.cuh`).
+        let sections = (groups / turns + i64::from(2 * (groups % turns) > turns)).max(2);
+        ceil_div(groups, sections).max(1)
     } else if relay {
         (L2_RELAY / bytes(heads_item).max(1)).max(4)
     } else if triangle {

@@ -106,24 +106,36 @@ fn a_group_is_split_until_the_device_is_busy() {
     assert_eq!(choice(&square(16_384, 128)).heads_item, 8);
     assert_eq!(names(&square(16_384, 128)), ["dot", "main", "cvt"]);
     assert_eq!(choice(&square(2048, 128)).heads_item, 8);
-    // Causal work is unequal: sections of about a block for each of 132 multiprocessors, eight of them, 64 MB of L2 each.
-    let causal = |s| choice(&Case { right: Some(0), ..square(s, 128) });
-    let grid = |s| (causal(s).heads_item, causal(s).interleave, causal(s).ahead);
-    assert_eq!(grid(16_384), (4, 1, 2));
-    assert_eq!(grid(8192), (4, 2, 2));
-    assert_eq!(grid(4096), (2, 4, 2));
-    assert_eq!(grid(2048), (1, 8, 2));
-    // The relay keeps many small blocks: each waits for the one before. Two sections at least, of one size: all but the last walk upwards.
-    let relay = |s| choice(&Case { right: Some(0), deterministic: true, ..square(s, 128) });
-    let grid = |s| (relay(s).heads_item, relay(s).interleave, relay(s).ahead);
-    assert_eq!(grid(4096), (1, 8, 0));
-    assert_eq!(grid(8192).1, 4);
-    assert_eq!(grid(16_384), (4, 16, 0));
-    // Above head dim 128 nobody measured the one section: eight groups in two.
-    let wide = choice(&Case { right: Some(0), deterministic: true, ..square(16_384, 256) });
-    assert_eq!((wide.heads_item, wide.interleave), (8, 4));
+    // Causal work is unequal: sections of about a block for each of 132 multiprocessors, eight of them, 32 MB of L2 each.
+    let causal = |s, deterministic| {
+        let c = choice(&Case { right: Some(0), deterministic, ..square(s, 128) });
+        (c.heads_item, c.interleave, c.ahead)
+    };
+    assert_eq!([16_384, 8192, 4096, 2048].map(|s| causal(s, false)), [(2, 1, 2), (2, 2, 2), (2, 4, 2), (1, 8, 2)]);
+    assert_eq!([16_384, 8192, 4096, 2048].map(|s| causal(s, true)), [(2, 1, 0), (2, 2, 0), (2, 4, 0), (1, 8, 0)]);
+    // A head of more than that is a section of its own.
+    assert_eq!(causal(65_536, false).0, 1);
     let window = choice(&Case { right: Some(0), left: Some(1024), deterministic: true, ..square(4096, 128) });
     assert_eq!(window.interleave, 8);
+}
+
+/// The relay's sections walk upwards and downwards in turn: one size, near a device of blocks, two at least.
+#[test]
+fn sections_of_the_relay_are_a_device_of_blocks() {
+    let sections = |h: i64, s, d| {
+        let c = choice(&Case { h_q: h, h_kv: h, right: Some(0), deterministic: true, ..square(s, d) });
+        (c.interleave, (h + c.interleave - 1) / c.interleave)
+    };
+    // 32 key tiles: four heads are 128 blocks of 132 multiprocessors.
+    assert_eq!(
+        [4, 6, 8, 10, 12, 14, 64].map(|h| sections(h, 4096, 128)),
+        [(2, 2), (3, 2), (4, 2), (5, 2), (4, 3), (5, 3), (4, 16)]
+    );
+    assert_eq!(sections(64, 1024, 128), (16, 4));
+    assert_eq!(sections(1, 16_384, 128), (1, 1));
+    // Two devices where a key tile is no longer than a query tile: blocks that begin one tile apart would wait for one another.
+    assert_eq!(sections(64, 4096, 64), (8, 8));
+    assert_eq!(sections(16, 8192, 256), (2, 8));
 }
 
 /// A section's heads are prepared by blocks of an earlier one; `dot` then stops at the first sections.

@@ -78,7 +78,7 @@ constexpr int NB_HALF = 4;  // + 2 warpgroup + parity of the tile: order 6
 constexpr int NB_P_FULL = 4, NB_DS_FULL = 6, NB_DS_OWN = 8;
 
 // ---- work ----
-// The relay under a causal mask (turns.cuh): all head groups but the last start on the diagonal, with the last kv tile.
+// The relay under a causal mask (turns.cuh): sections of the grid walk upwards from the diagonal and downwards in turn; the last walks downwards.
 constexpr bool UPWARDS = FG_DET && FG_CAUSAL && !FG_WINDOW;
 // What a CTA works on: one kv tile for `heads_item` consecutive query heads of one kv head.
 struct Tile {
@@ -96,14 +96,16 @@ struct Shape {
   const i32 *seq_q, *seq_kv;
   i32 bottom_right, left, right;
 };
-// CTA order: `interleave` head groups take turns, then the kv tile ascends. Under a causal mask the longest work then comes first, and the heads
-// in flight stay few enough for their Q, dO and dQ to live in L2.
+// CTA order: `interleave` head groups take turns, then the kv tile ascends; that is a section of the grid. Under a causal mask the longest work then comes
+// first, and the heads in flight stay few enough for their Q, dO and dQ to live in L2.
 FG_DEV Tile make_tile(const Shape& s) {
   Tile t;
   const u32 tiles = (u32)ceil_div(s.s_kv, TK), hs = (u32)(s.heads_q / s.heads_item), all = gridDim.x / tiles, fit = (u32)s.interleave;
   const u32 g = blockIdx.x / (tiles * fit), r = blockIdx.x - g * tiles * fit, n = min2(fit, all - g * fit);
   const u32 nth = r / n, bh = g * fit + (r - nth * n);
-  t.up = UPWARDS && g * fit + n < all;
+  // The first section as well where they are odd in number: all its CTAs start together.
+  const u32 behind = (all - 1) / fit - g;
+  t.up = UPWARDS && (behind % 2 == 1 || (g == 0 && behind != 0));
   const u32 tile = UPWARDS && t.up ? tiles - 1 - nth : nth;
   t.b = (i32)(bh / hs);
   t.h0 = (i32)(bh - (u32)t.b * hs) * s.heads_item;

@@ -1,10 +1,13 @@
 // How dQ of a deterministic graph gets its order: the CTAs of a head add to a q tile one after the other in the order of the grid, ascending kv tiles.
 // The awaited CTA has a lower blockIdx.x, so it is resident or done.
 //
-// Under a causal mask all kv tiles see the last q tiles. CTAs that start together would then queue for the same tile, each one turn behind the one before,
-// and the last group of heads, which has every multiprocessor to itself, would take as long as 32 turns in a row. So a group of heads walks upwards from the
-// diagonal instead (Tile::up), its kv tiles descend in the grid, and so do the turns: each CTA comes to a q tile one step after the CTA it waits for.
-// Only the last group walks downwards, longest work first, because nothing comes after it.
+// Under a causal mask all kv tiles see the last q tiles: CTAs that start together would queue for the same tile, each one turn behind the one before.
+// So sections of the grid (make_tile) take turns. The first walks upwards from the diagonal (Tile::up), shortest work first: its kv tiles descend in the
+// grid, and so do the turns, and each CTA comes to a q tile some steps after the CTA it waits for. Its CTAs end one by one; those of the next section
+// begin one by one, walk downwards, longest work first, again some steps apart, and all end together: the third section is like the first.
+// No CTA waits, a pair of sections keeps all multiprocessors busy to the end, and what one section still needs of its heads and what the other has reached
+// of its own are together about one section's Q, dO and dQ in L2. With all sections upwards it was several: 74 instead of 2 GB of memory traffic at
+// B1 H64/8 S16384 d128 (PERFORMANCE.md section 12).
 #pragma once
 #include "sdpa/bwd/sm90/config.cuh"
 
