@@ -20,7 +20,7 @@ pub const SOURCES: &[&str] = &[CVT.1, DBIAS_CVT.1, DOT.1, DSINK.1, REDUCE.1, ZER
 const TRANSPOSED_TILE: i64 = 48;
 /// Loop order over two halves of a query tile: slower, but it leaves registers for a bias and the way to dBias.
 const HALVES: i64 = 4;
-/// Loop order at head dim 64 in which dQ leaves a tile late: faster where a key tile meets many query tiles.
+/// Loop order at head dim 64 in which dQ leaves a tile late, from the place of its dS.
 pub(crate) const LATE: i64 = 6;
 /// Keys of a tile where dK and dV of 128 keys fit the accumulators, and above.
 const KV_TILE: i64 = 128;
@@ -47,7 +47,7 @@ pub(crate) struct Choice {
     pub ahead: i64,
     /// dS of a tile is kept in fp32 on its way to dBias.
     pub dbias: bool,
-    /// The relay takes dQ from two tiles of shared memory.
+    /// The relay takes dQ from two tiles of shared memory, or from the place of its dS (`LATE`).
     pub staged: bool,
     /// The bulk engine adds dQ from a tile of shared memory beside all others. (At 256/256 half a tile takes the place of the second dO.)
     pub bulk: bool,
@@ -59,18 +59,25 @@ impl Choice {
     pub(crate) fn smem(&self) -> i64 {
         let (d_qk, d_v) = self.dims;
         let rows = self.kv_tile + 2 * self.q_tile;
+        let late = self.order == LATE;
         let exchanged = match self.kv_tile {
             KV_TILE_WIDE => 4,
-            _ if self.order == LATE => 3,
+            _ if late => 3 + i64::from(self.staged),
             _ => 2,
         };
         let to_dbias = i64::from(self.dbias && self.kv_tile == KV_TILE) * 4 * self.q_tile * self.kv_tile;
-        let staged = (2 * i64::from(self.staged) + i64::from(self.bulk)) * 4 * self.q_tile * d_qk;
+        let staged = (2 * i64::from(self.staged && !late) + i64::from(self.bulk)) * 4 * self.q_tile * d_qk;
+        let rows_and_barriers = 16 * self.q_tile
+            + match (late, self.staged) {
+                (true, true) => 192,
+                // -delta as three bf16 of eight, and what multiplies them.
+                (true, false) => 128 + 24 * self.q_tile + 256,
+                (false, _) => 128,
+            };
         let ahead = i64::from(self.ahead > 0) * 256 * d_v;
         2 * rows * (d_qk + d_v)
             + (2 * exchanged * self.q_tile * self.kv_tile).max(32_768)
-            + 16 * self.q_tile
-            + 128
+            + rows_and_barriers
             + to_dbias
             + staged
             + ahead
@@ -154,8 +161,9 @@ fn overflow(row: &Row) -> Decline {
 
 /// Tiles, order of the kernel and share of a group of each block.
 pub(crate) fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
+    let order_64 = if f.features.has(Feature::Bias) { HALVES } else { LATE };
     let (dims, q_tile, kv_tile, order) = match f.d_qk {
-        ..=64 => ((64, 64), 128, KV_TILE, order_64(f)),
+        ..=64 => ((64, 64), 128, KV_TILE, order_64),
         65..=128 => ((128, 128), 64, KV_TILE, 2),
         129..=192 if f.d_v <= 128 => ((192, 128), TRANSPOSED_TILE, KV_TILE, 0),
         129..=192 => ((192, 192), 64, KV_TILE_WIDE, 0),
@@ -165,16 +173,6 @@ pub(crate) fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
         grid(f, (q_tile, kv_tile), 6 * dims.0 + 2 * dims.1, sm_count, idle_warps(f, dims));
     let bulk = dims == (192, 192) && !f.features.has(Feature::Deterministic);
     Choice { dims, q_tile, kv_tile, order, heads_item, interleave, ahead, dbias: f.ports.dbias.is_some(), staged: false, bulk }
-}
-
-/// Loop order at head dim 64.
-fn order_64(f: &SdpaFacts) -> i64 {
-    let masked = f.mask.right.is_some() || f.mask.left.is_some();
-    match (f.features.has(Feature::Bias), masked || f.features.has(Feature::Deterministic)) {
-        (true, _) => HALVES,
-        (false, true) => 0,
-        (false, false) => LATE,
-    }
 }
 
 /// Whether two warps of main have nothing to do and lengths do not matter: they can then prepare later heads.

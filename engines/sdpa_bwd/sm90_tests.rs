@@ -55,6 +55,19 @@ fn head_dims_choose_the_tile() {
     assert_eq!(declined(&Case { d_qk: 264, d_v: 264, ..Case::default() }), Some(Code::HeadDim));
 }
 
+/// dQ takes the place of its dS, 32 KB a tile: in three of them, or in four that let the relay be two tiles ahead of its turn. A bias wants the registers.
+#[test]
+fn head_dim_64_leaves_dq_over_its_ds() {
+    let d64 = Case { h_q: 2, h_kv: 2, d_qk: 64, d_v: 64, ..Case::default() };
+    let of = |case: &Case| (choice(case).order, choice(case).smem());
+    // K, V, two Q, two dO; LSE, -delta as eight bf16 a row and what they are multiplied with; barriers.
+    let tiles = 6 * 16_384;
+    assert_eq!(of(&d64), (super::sm90::LATE, tiles + 3 * 32_768 + 1024 + 4096 + 256 + 128));
+    assert_eq!(of(&Case { right: Some(0), ..d64 }), of(&d64));
+    assert_eq!(of(&Case { deterministic: true, ..d64 }), (super::sm90::LATE, tiles + 4 * 32_768 + 2048 + 192));
+    assert_ne!(choice(&Case { bias: Some((DType::F32, 1)), ..d64 }).order, super::sm90::LATE);
+}
+
 /// 64 keys a tile where dK and dV of 128 do not fit: twice the blocks, all of the shared memory.
 #[test]
 fn wide_head_dims_take_64_keys() {

@@ -20,8 +20,8 @@ constexpr int DQK = FG_D_QK, DV = FG_D_V, TQ = FG_Q_TILE;
 // Head dims whose dK and dV of 128 keys are more than the registers of two warpgroups: 64 keys, and another division of labour (wide.cuh).
 constexpr bool WIDE = DV > 128;
 constexpr int TK = WIDE ? 64 : 128;
-// Order 6 (late.cuh) keeps dS of three tiles.
-constexpr bool LATE = FG_ORDER == 6;
+// Order 6 (late.cuh) leaves dQ of a tile in the place of its dS. Without an order there is room to take -delta into dP as one more k step.
+constexpr bool LATE = FG_ORDER == 6, DELTA_STEP = LATE && !FG_DET;
 constexpr int ST = 2;  // buffers of Q and of dO: the math loop alternates
 // The wide loop leaves its adds to dQ to the bulk engine, from shared memory: whole tiles, or the halves of each warpgroup's columns one after the other.
 // Two halves take the place of the second dO.
@@ -42,22 +42,26 @@ static_assert(!FG_BIAS || !FG_THD, "a bias comes with dense operands");
 static_assert(!FG_DBIAS || FG_BIAS, "dBias is that of a bias");
 static_assert(!FG_STAGED || (FG_DET && !FG_BIAS && !DQ_T && !WIDE), "stages are those of the relay, where they fit");
 static_assert(!FG_AHEAD || (!FG_PADDED && !FG_DET && !FG_BIAS && !WIDE), "work is done ahead for dense graphs, by warps without another role");
-static_assert(!LATE || (TQ == 128 && !FG_BIAS && !FG_DET), "order 6");
+static_assert(!LATE || (TQ == 128 && !FG_BIAS && FG_DET == FG_STAGED), "order 6");
 static_assert(!FG_THD || FG_PADDED, "THD takes its lengths from the length tensors");
 
 // ---- shared memory: every tile is 64-column chunks of 128-byte rows, 128-byte swizzle, 1024-byte aligned ----
 constexpr u32 Q_BYTES = TQ * DQK * 2, DO_BYTES = TQ * DV * 2, K_BYTES = TK * DQK * 2, V_BYTES = TK * DV * 2, DS_BYTES = TQ * TK * 2;
 constexpr u32 OFF_K = 0, OFF_V = OFF_K + K_BYTES, OFF_Q = OFF_V + V_BYTES, OFF_DO = OFF_Q + ST * Q_BYTES, OFF_DS = OFF_DO + ST_DO * DO_BYTES;
-constexpr int DS_BUFS = LATE ? 3 : 2;
+constexpr int DS_BUFS = !LATE ? 2 : FG_DET ? 4 : 3;
 constexpr u32 OFF_P = OFF_DS + DS_BUFS * DS_BYTES, P_BYTES = WIDE ? DS_BYTES : 0;  // P^T, which only the wide loop keeps in shared memory
 constexpr u32 STAGE_BYTES = 64 * 128 * 2;  // of one warpgroup's output, over the dead dS
 constexpr u32 DS_ROOM = DS_BUFS * (DS_BYTES + P_BYTES) < 2 * STAGE_BYTES ? 2 * STAGE_BYTES : DS_BUFS * (DS_BYTES + P_BYTES);
-constexpr u32 OFF_LSE = OFF_DS + DS_ROOM, OFF_DELTA = OFF_LSE + ST * TQ * 4, OFF_BAR = OFF_DELTA + ST * TQ * 4;
-constexpr u32 OFF_DS32 = OFF_BAR + 128;                               // dS in fp32 on its way to dBias
+constexpr u32 OFF_LSE = OFF_DS + DS_ROOM, OFF_DELTA = OFF_LSE + ST * TQ * 4;
+// DELTA_STEP: a row of -delta is eight bf16, three that add up to it and zeros; then 8 x 8 of what they are multiplied with, and zeros.
+constexpr u32 OFF_ONES = OFF_DELTA + ST * TQ * (DELTA_STEP ? 16 : 4), OFF_BAR = OFF_ONES + (DELTA_STEP ? 256 : 0);
+constexpr u32 BAR_BYTES = LATE && FG_DET ? 192 : 128;
+constexpr u32 OFF_DS32 = OFF_BAR + BAR_BYTES;                         // dS in fp32 on its way to dBias
 // dQ on its way to dq_accum: two tiles of the relay; BULK_DQ: a tile, or half of one.
-constexpr u32 OFF_STAGE = OFF_BAR + 128, DQ_BYTES = TQ * DQK * 4, DQ_ROOM = FG_STAGED ? 2 * DQ_BYTES : BULK_DQ ? DQ_BYTES / DQ_PIECES : 0;
+constexpr u32 OFF_STAGE = OFF_BAR + BAR_BYTES, DQ_BYTES = TQ * DQK * 4, DQ_ROOM = LATE ? 0 : FG_STAGED ? 2 * DQ_BYTES : BULK_DQ ? DQ_BYTES / DQ_PIECES : 0;
+constexpr int DQ_PLACES = LATE && FG_DET ? DS_BUFS : 2;  // for dQ of a tile that waits for its turn
 constexpr int AHEAD_ROWS = 32;  // of O and dO, that each of two warps takes at a time (ahead.cuh)
-constexpr u32 OFF_AHEAD = OFF_BAR + 128, AHEAD_BYTES = FG_AHEAD ? 2 * AHEAD_ROWS * 4 * DV : 0;
+constexpr u32 OFF_AHEAD = OFF_BAR + BAR_BYTES, AHEAD_BYTES = FG_AHEAD ? 2 * AHEAD_ROWS * 4 * DV : 0;
 constexpr bool DBIAS_RING = FG_DBIAS && !WIDE;  // the wide loop adds to dBias itself
 constexpr u32 SMEM_BYTES = OFF_DS32 + (DBIAS_RING ? TQ * TK * 4 : 0) + DQ_ROOM + AHEAD_BYTES;
 static_assert(!DQ_ROOM || OFF_STAGE % 16 == 0, "bulk adds");
@@ -67,13 +71,13 @@ static_assert(SMEM_BYTES <= 232448, "shared memory of one CTA");
 // completes the tile's own barrier, so the math warps know nothing of it.
 constexpr u32 BAR_KV_FULL = OFF_BAR, BAR_KV_EDGE = OFF_BAR + 8, BAR_Q_EDGE = OFF_BAR + 16, BAR_DO_EDGE = OFF_BAR + 24,
               BAR_Q_FULL = OFF_BAR + 32, BAR_Q_FREE = BAR_Q_FULL + 8 * ST, BAR_DO_FULL = BAR_Q_FREE + 8 * ST, BAR_DO_FREE = BAR_DO_FULL + 8 * ST,
-              BAR_DQ_GO = BAR_DO_FREE + 8 * ST, BAR_DQ_DONE = BAR_DQ_GO + 16;  // FG_STAGED: one each a stage, "free" and "full"
+              BAR_DQ_GO = BAR_DO_FREE + 8 * ST, BAR_DQ_DONE = BAR_DQ_GO + 8 * DQ_PLACES;  // FG_STAGED: one each a place, "free" and "full"
 constexpr u32 BAR_DS32_FULL = BAR_DQ_GO + 8, BAR_DS32_FREE = BAR_DQ_DONE + 8;            // in the place of the second stage's
-static_assert(BAR_DQ_DONE + 16 <= OFF_DS32, "barriers");
+static_assert(BAR_DQ_DONE + 8 * DQ_PLACES <= OFF_DS32, "barriers");
 // named barriers
 constexpr int NB_DS = 1;   // both math warpgroups: dS of this tile is complete
 constexpr int NB_OUT = 2;  // 2 + warpgroup: staging of one warpgroup's output
-constexpr int NB_HALF = 4;  // + 2 warpgroup + parity of the tile: order 6
+constexpr int NB_HALF = 4, NB_TURN = 8;  // order 6: + 2 warpgroup + parity of the tile; + warpgroup
 // Wide loop, + buffer: P^T of a tile is complete (the first math warpgroup arrives), dS is (the second arrives); the second alone.
 constexpr int NB_P_FULL = 4, NB_DS_FULL = 6, NB_DS_OWN = 8;
 

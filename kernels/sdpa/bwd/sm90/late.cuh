@@ -1,7 +1,12 @@
-// Order 6 (d64 without a mask, by atomic adds): dQ of a tile leaves one tile late, so the two warpgroups need not meet at dS. A warpgroup announces its half of
-// dS, goes on with dV and dK, and multiplies what both wrote a tile ago: then the other half has been there for long. Three buffers of dS.
+// Order 6 (d64 without a bias): dQ of a tile leaves one tile late, so the two warpgroups need not meet at dS. A warpgroup announces its half of dS, goes on
+// with dV and dK, and multiplies what both wrote a tile ago: then the other half has been there for long.
 //
-//   dS(i) | dV(i), dK(i), dQ(i-1) | S(i+1) beside the rest of dQ, dQ added | exponentials beside dP(i+1)
+//   dS(i) | dV(i), dK(i), dQ(i-1) | S(i+1), dQ left | exponentials beside dP(i+1)
+//
+// The warpgroups take turns with the second part, so that one's products run beside the other's exponentials: left alone they drift together.
+//
+// dQ of a tile is as large as its dS, and a warpgroup's half of dQ as the rows of dS that only this warpgroup multiplies. So dQ is left there, over the dead
+// dS, and the bulk engine takes it to dq_accum: at once (three buffers of dS), or when its turn in the relay has come (turns.cuh, four buffers).
 #pragma once
 #include "sdpa/bwd/sm90/math.cuh"
 
@@ -13,6 +18,43 @@ FG_DEV void half_there(u32 wg, u32 odd) {
   bar_arrive_at<MATH_THREADS>(NB_HALF + 2 * wg + odd);
 }
 FG_DEV void await_half(u32 wg, u32 odd) { bar_sync_at<MATH_THREADS>(NB_HALF + 2 * (wg ^ 1) + odd); }
+// A warpgroup's turn: it waits, the other one has arrived.
+FG_DEV void await_turn(u32 wg) { bar_sync_at<MATH_THREADS>(NB_TURN + wg); }
+FG_DEV void end_turn(u32 wg) { bar_arrive_at<MATH_THREADS>(NB_TURN + (wg ^ 1)); }
+
+// Relay: what was left in this buffer of dS has been taken away.
+FG_DEV void await_buffer(Math& m, u32 buffer) {
+  if (!FG_DET) return;
+  mbar_wait(m.smem + BAR_DQ_GO + 8 * buffer, ((m.turn >> buffer) & 1) ^ 1);
+  m.turn ^= 1u << buffer;
+}
+// Without an order: what this warp left a tile ago has been read. The other warpgroup learns it with the half of dS that is announced next, this one's other
+// warps at the barrier of `leave_dq`.
+FG_DEV void await_read(Math& m) {
+  if (FG_DET) return;
+  if (m.lane == 0) tma_wait_read<0>();
+  __syncwarp();
+}
+// dQ of this warp's 16 rows, in fragment order: 4 KB of the 8 KB that are the warpgroup's rows in a chunk of keys. All four warps have multiplied them.
+FG_DEV u32 dq_place(const Math& m, u32 buffer) { return m.smem + OFF_DS + buffer * DS_BYTES + (m.warp >> 1) * QCH + m.wg * (QCH / 2) + (m.warp & 1) * 4096; }
+FG_DEV void leave_dq(Math& m, u32 buffer) {
+  bar_sync_at<128>(NB_OUT + m.wg);
+  const u32 place = dq_place(m, buffer) + m.lane * 16;
+#pragma unroll
+  for (int j = 0; j < NQ / 4; j++)
+    sts_v4(place + j * 512, __float_as_uint(m.dq[4 * j]), __float_as_uint(m.dq[4 * j + 1]), __float_as_uint(m.dq[4 * j + 2]), __float_as_uint(m.dq[4 * j + 3]));
+}
+// After a fence of every lane: the bulk engine may read what was left, by this warp's own add or by the lanes of turns.cuh.
+FG_DEV void hand_over_dq(Math& m, u32 buffer, [[maybe_unused]] float* to) {
+  __syncwarp();
+  if (m.lane != 0) return;
+  if (FG_DET) {
+    mbar_arrive(m.smem + BAR_DQ_DONE + 8 * buffer);
+  } else {
+    bulk_add(to, dq_place(m, buffer), 4096);
+    tma_commit();
+  }
+}
 
 // From S and dP under way to P and dP. ptxas moves the wait for dP up before the exponentials, unless a jump stands between: the second wait for dO.
 FG_DEV void late_head(Math& m, const Walk& w, u32 at) {
@@ -23,21 +65,26 @@ FG_DEV void late_head(Math& m, const Walk& w, u32 at) {
   m.wait_do(at);
   wgmma_wait<0>(), pin(m.dp);
 }
-// From P and dP to dV and dK under way.
-FG_DEV void late_tail(Math& m, u32 at, u32 buffer) {
+// From P and dP to dV and dK under way. Relay: the fence of dS serves as well the dQ that was left a tile ago (left: there was one); the relay has time.
+FG_DEV void late_tail(Math& m, u32 at, u32 buffer, bool left) {
+  await_buffer(m, buffer);
   m.dsoftmax(at, 0, buffer);
   m.sink.finish(m.s, m.p, m.lane);
+  await_turn(m.wg);
   m.issue_dv(at);
+  await_read(m);
   half_there(m.wg, at);
+  if (FG_DET && left) hand_over_dq(m, (buffer + DS_BUFS - 2) % DS_BUFS, nullptr);
   m.issue_dk(at);
 }
 
-// A buffer of dS is written again three tiles on. Before that this warpgroup awaits the other's half of the tile between, which the other announces
-// after it has waited for its dQ out of the buffer.
+// A buffer of dS is written again three tiles on (relay: four, and when it is empty). Before that this warpgroup awaits the other's half of the tile
+// between, which the other announces after it has waited for its dQ out of the buffer, and for the bulk engine to have read it.
 FG_DEV void late_loop(Math& m, Walk w) {
   const i32 n = w.n;
-  float* dq = w.dq;
+  float* dq = w.dq;  // of the tile before
   u32 buffer = 0, last = DS_BUFS - 1;
+  if (!FG_DET) fence_async_global();  // the zeros that the bulk engine adds to
   m.wait_q(0);
   m.issue_s(0);
   m.wait_do(0);
@@ -45,12 +92,13 @@ FG_DEV void late_loop(Math& m, Walk w) {
   // The tile before the first one: zeros.
   for (u32 i = threadIdx.x & 127; i < QCH / 16; i += 128) sts_v4(m.smem + OFF_DS + last * DS_BYTES + m.wg * QCH + i * 16, 0, 0, 0, 0);
   half_there(m.wg, 1);
+  if (m.wg == 1) end_turn(1);  // the first turn is the first warpgroup's
   late_head(m, w, 0);
 #pragma unroll 1
   for (i32 i = 0; i < n - 1; i++) {
     const u32 at = i & 1, nx = at ^ 1;
     await_half(m.wg, nx);
-    late_tail(m, at, buffer);
+    late_tail(m, at, buffer, i > 1);
     m.issue_dq(last);
     wgmma_wait<2>(), pin(m.dv);
     m.free_do(at);
@@ -59,7 +107,11 @@ FG_DEV void late_loop(Math& m, Walk w) {
     m.wait_q(nx);
     m.issue_s(nx);
     wgmma_wait<1>(), pin(m.dq);
-    if (i > 0) m.add_dq(dq, nx);
+    end_turn(m.wg);
+    if (i > 0) {
+      leave_dq(m, last);
+      if (!FG_DET) fence_async_smem(), hand_over_dq(m, last, dq);
+    }
     dq = w.dq;
     m.wait_do(nx);
     m.issue_dp(nx);
@@ -70,14 +122,19 @@ FG_DEV void late_loop(Math& m, Walk w) {
   }
   const u32 at = (n - 1) & 1;
   await_half(m.wg, at ^ 1);
-  late_tail(m, at, buffer);
+  late_tail(m, at, buffer, n > 2);
+  if (m.wg == 0) end_turn(0);  // the last one is the second's
   m.issue_dq(last);
   wgmma_wait<0>(), pin(m.dv), pin(m.dk), pin(m.dq);
-  if (n > 1) m.add_dq(dq, at ^ 1);
+  if (n > 1) {
+    leave_dq(m, last);
+    fence_async_smem(), hand_over_dq(m, last, dq);
+  }
   await_half(m.wg, at);
   m.issue_dq(buffer);
   wgmma_wait<0>(), pin(m.dq);
-  m.add_dq(w.dq, at);
+  leave_dq(m, buffer);
+  fence_async_smem(), hand_over_dq(m, buffer, w.dq);
 }
 
 }  // namespace fg

@@ -55,6 +55,14 @@ template <int ROWS, int D> FG_DEV void scrub_rows(u32 tile, i32 first, u32 lane)
   fence_async_smem();
 }
 
+// x as three bf16 that add up to it, for wgmma to multiply with ones.
+FG_DEV void put_step(u32 row, float x) {
+  auto top = [](float y) { return __float_as_uint(y) & 0xffff0000u; };
+  const u32 hi = top(x);
+  const float r = x - __uint_as_float(hi);
+  const u32 mid = top(r), lo = __float_as_uint(r - __uint_as_float(mid));
+  sts_v4(row, hi >> 16 | mid, lo >> 16, 0, 0);
+}
 // One warp. LSE becomes -lse * log2e, delta stays; dead rows (past the length, or LSE = -inf because no key was kept) become (-inf, 0), which makes P
 // exactly 0 there whatever the caller left in LSE: no mask is needed on the q axis.
 template <class At> FG_DEV void stats(u32 smem, const Tile& t, i32 heads, i64 lse_ss, u32 lane, At&& rows_at) {
@@ -105,7 +113,12 @@ template <class At> FG_DEV void stats(u32 smem, const Tile& t, i32 heads, i64 ls
       mbar_wait(smem + BAR_DO_FREE + 8 * r.slot_do(), r.parity_do());
 #pragma unroll
       for (int i = 0; i < R; i++)
-        if (32 * i + lane < TQ) sts_f32(smem + OFF_DELTA + (r.slot_do() * TQ + 32 * i + lane) * 4, d[i]);
+        if (32 * i + lane < TQ) {
+          const u32 row = r.slot_do() * TQ + 32 * i + lane;
+          if (DELTA_STEP) put_step(smem + OFF_DELTA + row * 16, -d[i]);
+          else sts_f32(smem + OFF_DELTA + row * 4, d[i]);
+        }
+      if (DELTA_STEP) fence_async_smem();
       if (FG_PADDED && edge) {
         mbar_wait(smem + BAR_DO_EDGE, edge_phase);
         scrub_rows<TQ, DV>(smem + OFF_DO + r.slot_do() * DO_BYTES, first, lane);

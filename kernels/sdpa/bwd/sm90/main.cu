@@ -30,14 +30,16 @@ FG_DEV void run(M& m, u32 zero, u32 smem, u32 wg, u32 warp, u32 lane, u32 tid, f
   mbar_wait(smem + BAR_KV_FULL, 0);
   m.loop(walk(m.dq_lane()));
   pdl_launch();
-  // Both warpgroups have read dS for the last time; its buffers become the staging. Wide: the second's are those of P, which only it has read.
+  // Both warpgroups have read dS for the last time; its buffers become the staging. Wide: the second's are those of P, which only it has read. Order 6: each
+  // takes its rows of V, which it alone has read, and waits for nobody.
   if (WIDE && wg == 1)
     bar_arrive<NB_DS, MATH_THREADS>();
-  else
+  else if (!LATE)
     bar_sync<NB_DS, MATH_THREADS>();
-  const u32 stage = smem + OFF_DS + wg * STAGE_BYTES;
+  const u32 stage = smem + (LATE ? OFF_V + wg * 8192 : OFF_DS + wg * STAGE_BYTES);
   store_rows<M::VN>(stage, m.dv, 1.f, dv_at() + M::V0 * 64, dv_ss, rows, d_v - M::V0 * 64, wg, tid);
   store_rows<M::KN>(stage, m.dk, scale, dk_at() + M::K0 * 64, dk_ss, rows, d_qk - M::K0 * 64, wg, tid);
+  if (LATE && !FG_DET && lane == 0) tma_wait_all<0>();  // this warp's adds are in memory
 }
 
 }  // namespace fg
@@ -65,9 +67,9 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
     mbar_init(smem + BAR_DO_EDGE, 1);
     mbar_init(smem + BAR_DQ_GO, 1);
     mbar_init(smem + BAR_DQ_DONE, MATH_WARPS);
-    if (FG_STAGED) {
-      mbar_init(smem + BAR_DQ_GO + 8, 1);
-      mbar_init(smem + BAR_DQ_DONE + 8, MATH_WARPS);
+    for (int i = 1; FG_STAGED && i < DQ_PLACES; i++) {
+      mbar_init(smem + BAR_DQ_GO + 8 * i, 1);
+      mbar_init(smem + BAR_DQ_DONE + 8 * i, MATH_WARPS);
     }
     if (DBIAS_RING) {
       mbar_init(smem + BAR_DS32_FULL, MATH_WARPS);
@@ -80,6 +82,11 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
       mbar_init(smem + BAR_DO_FREE + 8 * i, MATH_WARPS);
     }
     mbar_init_fence();
+  }
+  if (DELTA_STEP && threadIdx.x < 16) {
+    const u32 one = threadIdx.x < 8 ? 0x3f80u : 0u;
+    sts_v4(smem + OFF_ONES + threadIdx.x * 16, one << 16 | one, one, 0, 0);
+    fence_async_smem();
   }
   __syncthreads();
 

@@ -23,7 +23,7 @@ struct Math {
   static constexpr int K0 = 0, KN = DQK, V0 = 0, VN = DV;  // first 64-column chunk and columns of dK and dV that a warpgroup owns
   u32 smem, wg, warp, lane;  // wg 0, 1; warp 0..3 in it
   float sl2;                 // scale * log2e
-  u32 ph, turn;              // parity bit of each Q / dO buffer; parity of the relay (FG_STAGED: a bit of each stage)
+  u32 ph, turn;              // parity bit of each Q / dO buffer; parity of the relay (FG_STAGED: a bit of each place)
   // Descriptor bases at shared memory 0, every tile a constant away: K-major (d_n; d_kv and d_ds for this warpgroup), MN-major with the chunk distance
   // of Q and dO (d_qt) and of K (d_kt).
   u64 d_n, d_kv, d_qt, d_kt, d_ds;
@@ -73,8 +73,13 @@ struct Math {
     pin(dp), wgmma_fence();
 #pragma unroll
     for (int k = 0; k < DV / 16; k++) Wgmma<BF16, PQ>::ss(dp, v_a + kstep(k, KCH), do_b + kstep(k, QCH), k != 0);
+    if constexpr (DELTA_STEP) Wgmma<1, PQ>::ss(dp, ones(), delta_rows(at), 1);
     wgmma_commit();
   }
+  // DELTA_STEP, descriptors without swizzle: all groups of 8 keys read the same 8 x 8 of ones, then of zeros; both halves of the k step read the same rows of
+  // -delta.
+  FG_DEV u64 ones() const { return at_buffer(d_n, 0) + ((OFF_ONES >> 4) + (7u << 16)) - (64ull << 32) - (1ull << 62); }
+  FG_DEV u64 delta_rows(u32 at) const { return at_buffer(d_n, at * (TQ * 16)) + (OFF_DELTA >> 4) - (1u << 16) - ((64ull - 8) << 32) - (1ull << 62); }
   FG_DEV void issue_dv(u32 at, int i = 0) {
     const u64 do_t = at_buffer(d_qt, OFF_DO + at * DO_BYTES);
     if (i == 0) pin(dv);
@@ -186,10 +191,11 @@ struct Math {
 #pragma unroll
     for (int j = i * PQ / 8; j < (i + 1) * PQ / 8; j++) {
       if (LATE) sink.put(s, p, j);  // packed beside dP there would not be registers enough
-      if (!EARLY_STATS) stat(delta_at(at), j);
-      const float a = st[2 * j], b = st[2 * j + 1];
+      if (!EARLY_STATS && !DELTA_STEP) stat(delta_at(at), j);
+      const float a = DELTA_STEP ? 0.f : st[2 * j], b = DELTA_STEP ? 0.f : st[2 * j + 1];
       const float* y = dp + 4 * j - i * NP;
-      const float x[4] = {s[4 * j] * (y[0] - a), s[4 * j + 1] * (y[1] - b), s[4 * j + 2] * (y[2] - a), s[4 * j + 3] * (y[3] - b)};
+      auto minus = [](float dp, float delta) { return DELTA_STEP ? dp : dp - delta; };
+      const float x[4] = {s[4 * j] * minus(y[0], a), s[4 * j + 1] * minus(y[1], b), s[4 * j + 2] * minus(y[2], a), s[4 * j + 3] * minus(y[3], b)};
 #if FG_DBIAS
       put_ds32(at32, j, x);
 #endif

@@ -40,29 +40,37 @@ FG_DEV void relay(u32 smem, const Tile& t, i32 heads, i32* turns, i32 q_tiles) {
 FG_DEV void bulk_store(float* dst, u32 src, u32 bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(src), "r"(bytes) : "memory");
 }
-// STAGED: the math warps leave dQ in one of two stages and go on; two lanes, one a stage, wait for the turn and let the bulk engine add. A CTA may so be
-// two tiles ahead of its turn, and the drain of one tile runs beside the wait for the next. Whoever comes first stores: dq_accum need not be zero
+// dQ of a tile to dq_accum. Order 6: it lies over its dS, 8 KB of rows of each warpgroup in each chunk of keys (leave_dq).
+FG_DEV void move_dq(u32 smem, float* to, u32 place, bool first) {
+  constexpr u32 PIECE = LATE ? 8192 : DQ_BYTES;
+#pragma unroll
+  for (u32 i = 0; i < DQ_BYTES / PIECE; i++) {
+    const u32 from = smem + (LATE ? OFF_DS + place * DS_BYTES + (i & 1) * (TQ * 128) + (i >> 1) * PIECE : OFF_STAGE + place * DQ_BYTES);
+    if (first) bulk_store(to + i * (PIECE / 4), from, PIECE);
+    else bulk_add(to + i * (PIECE / 4), from, PIECE);
+  }
+}
+// STAGED: the math warps leave dQ in one of several places and go on; two lanes, a tile in two each, wait for the turn and let the bulk engine add. A CTA
+// may so be two tiles ahead of its turn, and the drain of one tile runs beside the wait for the next. Whoever comes first stores: dq_accum need not be zero
 // where every tile is visited. The fences order the generic-proxy turn and the async-proxy adds in both directions. dq: tile 0 of head h0.
-FG_DEV void staged_relay(u32 smem, const Tile& t, i32 heads, i32* turns, i32 q_tiles, u32 stage, float* dq, i64 head_floats) {
-  u32 ph = 0, n = 0;
-  const u32 from = smem + OFF_STAGE + stage * DQ_BYTES;
+FG_DEV void staged_relay(u32 smem, const Tile& t, i32 heads, i32* turns, i32 q_tiles, u32 odd, float* dq, i64 head_floats) {
+  u32 n = 0;
 #pragma unroll 1
   for (i32 h = 0; h < heads; h++, turns += q_tiles, dq += head_floats)
 #pragma unroll 1
     for (i32 k = 0; k < t.hi - t.lo; k++) {
       const i32 qb = t.q_tile(k);
-      if ((n++ & 1) != stage) continue;
+      const u32 place = n % DQ_PLACES, phase = n / DQ_PLACES & 1;
+      if ((n++ & 1) != odd) continue;
       const i32 mine = turn_of(t, qb);
-      mbar_wait(smem + BAR_DQ_DONE + 8 * stage, ph);
-      ph ^= 1;
+      mbar_wait(smem + BAR_DQ_DONE + 8 * place, phase);
       while (ld_acquire(turns + qb) != mine) {
       }
       fence_async_global();
-      if (mine == 0) bulk_store(dq + (i64)qb * TQ * DQK, from, DQ_BYTES);
-      else bulk_add(dq + (i64)qb * TQ * DQK, from, DQ_BYTES);
+      move_dq(smem, dq + (i64)qb * TQ * DQK, place, mine == 0);
       tma_commit();
       tma_wait_read<0>();
-      mbar_arrive(smem + BAR_DQ_GO + 8 * stage);
+      mbar_arrive(smem + BAR_DQ_GO + 8 * place);
       tma_wait_all<0>();
       fence_async_global();
       st_release(turns + qb, mine + 1);
