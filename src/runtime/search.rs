@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 /// Places to look for `libnvrtc` and `libcuda`, in order. Tests build one by hand; programs use [`SearchPath::from_env`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SearchPath {
-    /// `FROSTGRAPH_NVRTC`: a file or a folder. When set, nothing else is tried for NVRTC: a wrong setting must be seen, not repaired.
+    /// `FROSTGRAPH_NVRTC`: a file, its folder, a toolkit or the target of a `pip install`. When set, nothing else is tried for NVRTC: a wrong setting must be seen, not repaired.
     pub nvrtc_override: Option<PathBuf>,
     /// Ask the system loader by bare name (`LD_LIBRARY_PATH`, `ld.so.cache`).
     pub loader: bool,
@@ -46,6 +46,17 @@ fn subfolders(dir: &Path, keep: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = entries.filter(|e| e.file_name().to_str().is_some_and(&keep)).map(|e| e.path()).collect();
     found.sort();
     found
+}
+
+/// Where wheels below a `site-packages` folder keep their libraries.
+fn wheel_dirs(site: &Path) -> Vec<PathBuf> {
+    subfolders(&site.join("nvidia"), |n| n.starts_with("cu")).into_iter().rev().map(|d| d.join("lib")).collect()
+}
+
+/// Where a CUDA toolkit keeps its libraries.
+fn toolkit_dirs(root: &Path) -> Vec<PathBuf> {
+    let targets = subfolders(&root.join("targets"), |_| true).into_iter().map(|t| t.join("lib"));
+    [root.join("lib64"), root.join("lib")].into_iter().chain(targets).collect()
 }
 
 /// Version in a shared-object name: `libnvrtc.so.13.0.88` has `[13, 0, 88]`, `libnvrtc.so` has `[]`, anything else is no match.
@@ -116,28 +127,23 @@ impl SearchPath {
     /// Folders searched for NVRTC, in order.
     pub fn nvrtc_dirs(&self) -> Vec<PathBuf> {
         if let Some(given) = &self.nvrtc_override {
-            return vec![given.clone()];
+            // Whatever the folder is: that of the library, a toolkit, or one that `pip install --target` filled.
+            let below = if given.is_dir() { [wheel_dirs(given), toolkit_dirs(given)].concat() } else { Vec::new() };
+            return std::iter::once(given.clone()).chain(below).collect();
         }
-        let mut dirs = Vec::new();
         // Python first: a wheel is what our own message tells people to install, and it is newer than most toolkits.
-        for site in &self.sites {
-            dirs.extend(subfolders(&site.join("nvidia"), |n| n.starts_with("cu")).into_iter().rev().map(|d| d.join("lib")));
-        }
-        for root in &self.toolkits {
-            dirs.extend([root.join("lib64"), root.join("lib")]);
-            dirs.extend(subfolders(&root.join("targets"), |_| true).into_iter().map(|t| t.join("lib")));
-        }
-        dirs
+        let wheels = self.sites.iter().flat_map(|site| wheel_dirs(site));
+        wheels.chain(self.toolkits.iter().flat_map(|root| toolkit_dirs(root))).collect()
     }
 
     /// Everything to try for NVRTC, in order; only files that exist, and the bare names.
     pub fn nvrtc_candidates(&self) -> Vec<Candidate> {
-        if let Some(given) = &self.nvrtc_override {
-            let files = if given.is_dir() { libraries_in(given, "libnvrtc") } else { vec![given.clone()] };
-            return files.into_iter().map(Candidate::File).collect();
+        match &self.nvrtc_override {
+            Some(file) if !file.is_dir() => return vec![Candidate::File(file.clone())],
+            Some(_) | None => {}
         }
         let mut found = Vec::new();
-        if self.loader {
+        if self.loader && self.nvrtc_override.is_none() {
             found.extend(NVRTC_NAMES.map(Candidate::Name));
         }
         for dir in self.nvrtc_dirs() {
@@ -221,6 +227,13 @@ mod tests {
             ..SearchPath::default()
         };
         assert_eq!(path.nvrtc_candidates(), [Candidate::File(dir.path().join("libnvrtc.so.13"))]);
+        // A toolkit, and what `pip install --target` fills.
+        path.nvrtc_override = Some(other.path().to_path_buf());
+        assert_eq!(path.nvrtc_candidates(), [Candidate::File(other.path().join("lib64/libnvrtc.so.12"))]);
+        let wheel = dir.path().join("target/nvidia/cu13/lib/libnvrtc.so.13");
+        touch(&wheel);
+        path.nvrtc_override = Some(dir.path().join("target"));
+        assert_eq!(path.nvrtc_candidates(), [Candidate::File(wheel)]);
         path.nvrtc_override = Some("/nowhere/libnvrtc.so.13".into());
         assert_eq!(path.nvrtc_candidates(), [Candidate::File("/nowhere/libnvrtc.so.13".into())]);
     }
