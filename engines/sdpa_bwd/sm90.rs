@@ -3,7 +3,7 @@
 use super::config::{Config, Partition, ROW_ROUND};
 use super::lower::{Chain, DotShare, Inputs, Kernel, CVT, DBIAS_CVT, DOT, DSINK, REDUCE, ZERO};
 use super::rules;
-use super::sm90_grid::{grid, triangle, Grid};
+use super::sm90_grid::{grid, Grid};
 use super::workspace::{self, packed_tokens, round_up, Regions, Route};
 use crate::sdpa::arith::{ceil_div, product};
 use crate::sdpa::params::{ptr, Params};
@@ -25,8 +25,6 @@ pub(crate) const LATE: i64 = 6;
 /// Keys of a tile where dK and dV of 128 keys fit the accumulators, and above.
 const KV_TILE: i64 = 128;
 const KV_TILE_WIDE: i64 = 64;
-/// Least head groups in turn of the staged relay but under a causal mask: measured at head dim 128, where it then costs 1 to 8 % beside the default mode.
-const STAGED_TURNS: i64 = 8;
 
 /// What shapes and device decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,9 +135,6 @@ pub(super) fn choose(row: &Row, f: &SdpaFacts, target: &Target) -> Result<Choice
     };
     let mut choice = configure(f, i64::from(*sm_count));
     choice.staged = f.features.has(Feature::Deterministic) && !f.features.has(Feature::Bias) && choice.dims.0 <= 128;
-    if choice.staged && !triangle(f) {
-        choice.interleave = choice.interleave.max(STAGED_TURNS);
-    }
     if choice.smem() > i64::from(*smem_optin) {
         let reason = format!("the tiles need {} bytes of shared memory; the device has {smem_optin}", choice.smem());
         return Err(row.decline(Code::Resources, format!("smem={}", choice.smem()), reason));

@@ -6,8 +6,9 @@ use crate::{Feature, SdpaFacts};
 /// L2 bytes that Q, dO and the dQ accumulator of a section's heads may take under a causal mask: a block that ends early goes on to its next head, so
 /// all of them are in use at once. What does not fit comes from memory for every key tile.
 const L2_SECTION: i64 = 32 << 20;
-/// The same of the heads in turn of the relay without such a mask.
-const L2_RELAY: i64 = 40 << 20;
+/// The same of the heads in turn of the relay without such a mask, of which there are at least so many.
+const L2_RELAY: i64 = 16 << 20;
+const RELAY_TURNS: i64 = 4;
 /// Half blocks that every multiprocessor should get under a causal mask, where they are unequal: eight sections nearly a block each.
 const CAUSAL_HALVES: i64 = 15;
 
@@ -54,7 +55,8 @@ pub(super) fn grid(f: &SdpaFacts, (q_tile, kv_tile): (i64, i64), row: i64, sm_co
         let sections = (groups / turns + i64::from(2 * (groups % turns) > turns)).max(2);
         ceil_div(groups, sections).max(1)
     } else if relay {
-        (L2_RELAY / bytes(heads_item).max(1)).max(4)
+        // Blocks of one head begin together and from then on are a turn apart, which a long walk does not notice; short ones want few blocks of a head.
+        (L2_RELAY / bytes(heads_item).max(1)).max(RELAY_TURNS)
     } else if triangle {
         // Sections of one size.
         ceil_div(groups, ceil_div(groups, turns))

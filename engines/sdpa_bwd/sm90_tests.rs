@@ -129,7 +129,10 @@ fn a_group_is_split_until_the_device_is_busy() {
     // A head of more than that is a section of its own.
     assert_eq!(causal(65_536, false).0, 1);
     let window = choice(&Case { right: Some(0), left: Some(1024), deterministic: true, ..square(4096, 128) });
-    assert_eq!(window.interleave, 8);
+    assert_eq!(window.interleave, 4);
+    // Without a triangle: four, or as many as have 16 MB together.
+    let relay = |s| choice(&Case { deterministic: true, h_kv: 64, ..square(s, 64) }).interleave;
+    assert_eq!([16_384, 4096, 1024].map(relay), [4, 8, 32]);
 }
 
 /// The relay's sections walk upwards and downwards in turn: one size, near a device of blocks, two at least.
