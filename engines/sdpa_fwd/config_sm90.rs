@@ -32,6 +32,8 @@ pub struct Config {
     pub key_split: bool,
     /// Query heads of a key head whose rows share a tile, 1 where each head has tiles of its own.
     pub pack: i64,
+    /// CTAs of a cluster, that take neighbouring tiles and share what is loaded of K and V.
+    pub cluster: i64,
 }
 
 impl Config {
@@ -52,6 +54,16 @@ impl Config {
     /// Query tokens of a CTA.
     pub fn tokens(&self) -> i64 {
         self.q_tile() / GROUP_ROWS * self.group_tokens()
+    }
+
+    /// Query tokens of a cluster.
+    pub fn cluster_tokens(&self) -> i64 {
+        self.cluster * self.tokens()
+    }
+
+    /// Clusters that a device holds at a time.
+    fn workers(&self, sm_count: u32) -> i64 {
+        i64::from(sm_count) / self.cluster
     }
 
     /// Threads of a CTA: one more warpgroup loads.
@@ -113,7 +125,7 @@ pub fn config(f: &SdpaFacts, knobs: &Knobs) -> Option<Config> {
     if packed && !(2..=GROUP_ROWS).contains(&pack) {
         return None;
     }
-    Some(Config { d_qk, d_v, groups, kv_tile, stages, v_stages: stages, key_split: rows == 64, pack })
+    Some(Config { d_qk, d_v, groups, kv_tile, stages, v_stages: stages, key_split: rows == 64, pack, cluster: 1 })
 }
 
 /// (Batch, query head)s of a section, (batch, key head)s where heads are packed. At least four CTAs read the same keys at a time: with fewer the reads of
@@ -122,11 +134,11 @@ pub fn config(f: &SdpaFacts, knobs: &Knobs) -> Option<Config> {
 pub fn section(f: &SdpaFacts, c: &Config, sched: i64, target: &Target) -> i64 {
     let all = f.b * f.h_q / c.pack;
     let Target::Cuda { sm_count, .. } = target else { return all };
-    let (sms, group) = (i64::from(*sm_count), f.h_q / f.h_kv / c.pack);
+    let (sms, group) = (c.workers(*sm_count), f.h_q / f.h_kv / c.pack);
     if sched != Sched::LptL2 as i64 || f.b * f.h_kv <= sms / 4 {
         return all;
     }
-    let (tiles, round) = (ceil_div(f.s_q, c.tokens()), 2 * sms);
+    let (tiles, round) = (ceil_div(f.s_q, c.cluster_tokens()), 2 * sms);
     let heads = (1..=sms / 4).map(|n| n * group).filter(|n| n * tiles >= round - round / 8);
     // Idle places of the last round, a share of the section's tiles.
     let idle = |n: &i64| (round - n * tiles % round) % round * 10_000 / (n * tiles);
@@ -138,15 +150,36 @@ pub fn section(f: &SdpaFacts, c: &Config, sched: i64, target: &Target) -> i64 {
 /// (1.01 to 1.10 of the speed on an H200, 0.98 to 1.0 at 192/128 S 2048); heads that share keys lose 2 to 4 % (`kernels/PERFORMANCE.md` section 11). None: sections.
 pub fn pair_rounds(f: &SdpaFacts, c: &Config, sched: i64, target: &Target) -> Option<i64> {
     let Target::Cuda { l2_bytes, sm_count, .. } = target else { return None };
-    let (heads, q_tiles) = (f.b * f.h_kv, ceil_div(f.s_q, c.tokens()));
+    let (heads, q_tiles) = (f.b * f.h_kv, ceil_div(f.s_q, c.cluster_tokens()));
     let bytes = f.s_kv.saturating_mul(f.d_qk + f.d_v).saturating_mul(2).saturating_mul(heads);
     let triangle = f.mask.right.is_some() && f.mask.left.is_none() && !f.features.has(Feature::Thd) && q_tiles % 2 == 0;
     let own = !c.key_split && f.h_q / f.h_kv == c.pack && u64::try_from(bytes).is_ok_and(|n| n > *l2_bytes);
-    let rounds = heads.saturating_mul(q_tiles / 2) / i64::from(*sm_count) - 1;
+    let rounds = heads.saturating_mul(q_tiles / 2) / c.workers(*sm_count) - 1;
     (sched == Sched::LptL2 as i64 && triangle && own && rounds > 0).then_some(rounds)
 }
 
-/// Tiles of the launch.
+/// The configuration with clusters of two CTAs where they were measured to gain: where tiles go in pairs, whose CTAs otherwise read a head's keys at
+/// different times: on an H200 1.01 to 1.05 of the speed from 4096 tokens on, 0.99 at 2048 (`kernels/PERFORMANCE.md` section 11).
+pub fn clustered(f: &SdpaFacts, c: Config, sched: i64, target: &Target) -> Config {
+    let two = Config { cluster: 2, ..c };
+    let served = c.groups == 2 && c.d_qk >= 128 && f.s_q >= 4096 && f.ports.bias.is_none();
+    if served && pair_rounds(f, &two, sched, target).is_some() {
+        two
+    } else {
+        c
+    }
+}
+
+/// Tiles of the launch, those of a cluster taken as one.
 pub fn tiles(f: &SdpaFacts, c: &Config) -> i64 {
-    ceil_div(f.s_q, c.tokens()) * (f.h_q / c.pack) * f.b
+    ceil_div(f.s_q, c.cluster_tokens()) * (f.h_q / c.pack) * f.b
+}
+
+/// CTAs of the launch: one a multiprocessor, which takes several tiles in turn and loads the next one's queries under the end of the last.
+pub fn grid(f: &SdpaFacts, c: &Config, target: &Target) -> i64 {
+    let workers = match target {
+        Target::Cuda { sm_count, .. } => c.workers(*sm_count),
+        Target::Cpu => 1,
+    };
+    tiles(f, c).min(workers) * c.cluster
 }

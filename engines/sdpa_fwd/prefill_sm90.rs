@@ -1,12 +1,12 @@
 //! Lowers `sdpa_fwd_prefill_sm90`: one launch of the wgmma kernel. Parameter list and switches follow `kernels/sdpa/fwd/sm90/README.md`.
 
-pub use super::config_sm90::{config, padded, pair_rounds, section, tile_rows, tiles, Config, GROUP_ROWS, HEAD_DIMS};
+pub use super::config_sm90::{clustered, config, grid, padded, pair_rounds, section, tile_rows, Config, GROUP_ROWS, HEAD_DIMS};
 use super::lower::{bf16, bounds, launch, length_defines, lens, mask_defines, stats_port, Kernel, Shape};
 use super::prefill::Sched;
 use super::rules;
 use crate::sdpa::params::{ptr, tile_map, Params};
 use crate::sdpa::Scale;
-use crate::{Arg, Base, DType, Decline, Facts, Feature, Knob, Knobs, LaunchPlan, Port, Row, SdpaFacts, Target};
+use crate::{Arg, Base, DType, Decline, Facts, Feature, Knob, Knobs, LaunchPlan, Port, Row, SdpaFacts, Step, Target};
 
 const PREFILL: Kernel = Kernel("prefill", "sdpa/fwd/sm90/prefill.cu", "fg_sdpa_fwd_sm90");
 
@@ -22,30 +22,32 @@ const CHUNK: i64 = 64;
 /// [`Decline`] where [`rules::prefill_sm90`] refuses.
 pub fn lower(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Result<LaunchPlan, Decline> {
     let f = facts.expect_sdpa();
-    let c = rules::prefill_sm90(row, f, knobs, target)?;
     let sched = knobs.get(Knob::SchedPolicy).unwrap_or(Sched::Natural as i64);
+    let c = clustered(f, rules::prefill_sm90(row, f, knobs, target)?, sched, target);
     let pairs = pair_rounds(f, &c, sched, target);
     let order = (pairs.unwrap_or_else(|| section(f, &c, sched, target)), form(f, sched, pairs.is_some()));
     let params = params(f, &c, order);
-    let step = launch(PREFILL, &defines(f, &c), &shape(f, &c, target), params, target);
+    let mut step = launch(PREFILL, &defines(f, &c), &shape(f, &c, target), params, target);
+    if let Step::Kernel(l) = &mut step {
+        l.cluster[0] = u32::try_from(c.cluster).unwrap_or(u32::MAX);
+    }
     Ok(LaunchPlan { steps: vec![step], ..LaunchPlan::default() })
 }
 
-/// Shape of the launch, and of every other one with these tiles: one CTA a multiprocessor, which takes several tiles in turn and loads the next
-/// one's queries under the end of the last.
+/// Shape of the launch, and of every other one with these tiles.
 pub fn shape(f: &SdpaFacts, c: &Config, target: &Target) -> Shape {
-    let resident = match target {
-        Target::Cuda { sm_count, .. } => i64::from(*sm_count),
-        Target::Cpu => 1,
-    };
-    Shape { grid: tiles(f, c).min(resident), block: c.threads(), smem: c.smem(), waits: false }
+    Shape { grid: grid(f, c, target), block: c.threads(), smem: c.smem(), waits: false }
 }
 
 /// Tensor maps of Q, K and V.
 pub fn maps(f: &SdpaFacts, c: &Config) -> [(&'static str, Arg); 3] {
     let (ports, thd) = (&f.ports, f.features.has(Feature::Thd));
     let map = |port, rows| tile_map(port, thd, CHUNK, rows, 2 * CHUNK);
-    [("tm_q", packed_map(map(&ports.q, GROUP_ROWS), c)), ("tm_k", map(&ports.k, c.kv_tile)), ("tm_v", map(&ports.v, c.kv_tile))]
+    [
+        ("tm_q", packed_map(map(&ports.q, GROUP_ROWS), c)),
+        ("tm_k", map(&ports.k, c.kv_tile / c.cluster)),
+        ("tm_v", map(&ports.v, c.kv_tile / c.cluster)),
+    ]
 }
 
 /// The map of Q with its head axis before the token axis, so that a box is the heads of a group, heads fastest, of a few tokens.
@@ -73,6 +75,7 @@ pub fn defines(f: &SdpaFacts, c: &Config) -> Vec<(&'static str, i64)> {
         ("FG_V_STAGES", c.v_stages),
         ("FG_KEY_SPLIT", i64::from(c.key_split)),
         ("FG_PACK_GQA", i64::from(c.pack > 1)),
+        ("FG_CLUSTER", c.cluster),
         ("FG_BIAS", f.ports.bias.as_ref().map_or(0, |b| if b.dtype == DType::F32 { 2 } else { 1 })),
         ("FG_PRESCALE", i64::from(prescaled(f))),
         ("FG_MAX_SUM", i64::from(f.ports.score_max.is_some() || f.ports.score_sum_exp.is_some())),

@@ -23,6 +23,8 @@ struct Shape {
     paged: bool,
     /// Bias, score maximum and sum among them.
     bias: bool,
+    /// Query heads with keys of their own.
+    own_keys: bool,
 }
 
 fn bshd(name: &str, [b, h, s, d]: [i64; 4]) -> Tensor {
@@ -40,7 +42,8 @@ fn graph(s: Shape) -> Graph {
 fn graph_of(s: Shape, batch: i64) -> Graph {
     let mut g = Graph::new(GraphOptions { io: s.io, ..GraphOptions::default() });
     let heads = HEADS_KV * GROUP;
-    let keys = if s.paged { [batch * s.s_kv / PAGE, HEADS_KV, PAGE, 0] } else { [batch, HEADS_KV, s.s_kv, 0] };
+    let heads_kv = if s.own_keys { heads } else { HEADS_KV };
+    let keys = if s.paged { [batch * s.s_kv / PAGE, heads_kv, PAGE, 0] } else { [batch, heads_kv, s.s_kv, 0] };
     let q = g.tensor(bshd("q", [batch, heads, s.s_q, s.d_qk]));
     let k = g.tensor(bshd("k", [keys[0], keys[1], keys[2], s.d_qk]));
     let v = g.tensor(bshd("v", [keys[0], keys[1], keys[2], s.d_v]));
@@ -100,7 +103,8 @@ pub fn launches_of(row: &Row, graph: &Graph, cc: u32) -> Vec<Launch> {
 /// What the sweep compiles of a forward row for one head-dim flavour on one architecture.
 pub fn work(row: &Row, (d_qk, d_v): (i64, i64), cc: u32) -> Vec<Launch> {
     // Long enough to fill every device: short problems take other tiles.
-    let plain = Shape { s_q: 8192, s_kv: 8192, d_qk, d_v, io: DType::BF16, rich: false, paged: false, bias: false };
+    let plain =
+        Shape { s_q: 8192, s_kv: 8192, d_qk, d_v, io: DType::BF16, rich: false, paged: false, bias: false, own_keys: false };
     // Long enough to be split on every device: decode and combine.
     let token = Shape { s_q: 1, s_kv: 8192, ..plain };
     let rich = |s: Shape| Shape { io: DType::F16, rich: true, ..s };
@@ -116,9 +120,14 @@ pub fn work(row: &Row, (d_qk, d_v): (i64, i64), cc: u32) -> Vec<Launch> {
             all.extend(launches(row, rich(Shape { bias: true, s_q: 17, ..plain }), cc));
             all.extend(launches(row, Shape { s_q: 1024, s_kv: 1024, ..plain }, cc));
             if row.name == "sdpa_fwd_prefill_sm90" {
-                // Tiles without a bias have more keys; several short sequences pack their heads.
+                // Tiles without a bias have more keys; several short sequences pack their heads; heads with keys of their own that no cache holds take
+                // clusters.
                 all.extend(launches(row, rich(plain), cc));
                 all.extend(launches_of(row, &graph_of(Shape { s_q: 17, ..plain }, 64), cc));
+                let own = Shape { own_keys: true, ..plain };
+                all.extend(
+                    [own, Shape { io: DType::F16, ..own }].into_iter().flat_map(|s| launches_of(row, &graph_of(s, 32), cc)),
+                );
             }
         }
     }

@@ -77,7 +77,10 @@ fn hopper_sections() {
     // Packed heads count once.
     let case = Case { b: 8, h_q: 64, h_kv: 8, s_q: 4096, s_kv: 4096, right: Some(0), ..forward() };
     let c = hopper_config(&case, &[(Knob::PackGqa, 1)]).expect("a configuration");
-    assert_eq!((prefill_sm90::section(&case.sdpa(), &c, 1, &target(90)), prefill_sm90::tiles(&case.sdpa(), &c)), (64, 256 * 64));
+    assert_eq!(
+        (prefill_sm90::section(&case.sdpa(), &c, 1, &target(90)), prefill_sm90::grid(&case.sdpa(), &c, &target(90))),
+        (64, 132)
+    );
 }
 
 /// Pairs of tiles of the Hopper row: heads with keys of their own beyond the L2 cache, an even number of tiles each, a causal mask without a left bound.
@@ -103,6 +106,29 @@ fn hopper_pairs() {
         None,
         "32 MiB stay in the cache"
     );
+}
+
+/// Clusters of the Hopper row: where tiles go in pairs, of a cluster's two tiles of 128 rows each; the maps of K and V have half of a tile's keys.
+#[test]
+fn hopper_clusters() {
+    let mla = |s| Case { b: 1, h_q: 128, h_kv: 128, s_q: s, s_kv: s, d_qk: 192, d_v: 128, right: Some(0), ..forward() };
+    let of = |case: &Case, sched| {
+        let p = plan(hopper_row(), &case.facts(), &Knobs::new(&[(Knob::SchedPolicy, sched)]), 90);
+        let Step::Kernel(l) = &p.steps[0] else { panic!("a kernel") };
+        let keys = ["tm_q", "tm_k", "tm_v"].map(|name| match arg(&p, 0, name) {
+            Arg::Map(m) => m.tile[1],
+            _ => panic!("a map"),
+        });
+        (l.cluster, l.grid[0], define(&p, 0, "FG_CLUSTER"), keys, arg(&p, 0, "section"))
+    };
+    // 128 heads of eight pairs on 66 clusters: 15.5 double rounds, the last of them and half of one longest first.
+    assert_eq!(of(&mla(4096), 2), ([2, 1, 1], 132, 2, [64, 64, 64], Arg::I32(14)));
+    assert_eq!(of(&mla(4096), 1), ([1, 1, 1], 132, 1, [64, 128, 128], Arg::I32(128)), "another order was asked for");
+    // 17 tiles of 256 rows have no pairs, 34 of 128 have.
+    assert_eq!(of(&mla(17 * 256), 2).0, [1, 1, 1]);
+    assert_eq!(of(&Case { d_qk: 64, d_v: 64, b: 2, ..mla(4608) }, 2).0, [1, 1, 1], "three warpgroups");
+    assert_eq!(of(&Case { bias: Some((DType::F32, 1)), ..mla(4096) }, 2).0, [1, 1, 1]);
+    assert_eq!(of(&Case { h_kv: 16, ..mla(4096) }, 2).0, [1, 1, 1], "eight heads read the same keys");
 }
 
 #[test]

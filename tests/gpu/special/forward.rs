@@ -5,6 +5,7 @@ use crate::build::{graph, K, O, Q, STATS};
 use crate::cases::{Case, Fwd, Lens, Logits, MaskKind, Pages, StatsKind, BWD, BWD_SM90, DECODE, HOPPER, PREFILL};
 use crate::far::{check_further, Far};
 use crate::judge::judge;
+use crate::plan::{plan, Planned};
 use crate::problem::{port_of, prepare};
 use crate::rng::Rng;
 use crate::run::{ready_with, Gpu};
@@ -107,6 +108,7 @@ pub const ALL: &[Special] = &[
         fifty_runs(g, &[split(8), decode()], s)
     }),
     of(DECODE, Shows::Other, "batch 65536 (report 28): decode", many_batches),
+    of(HOPPER, Shows::Other, "clusters of two change no bit: Hopper", |g, _, s| clusters(g, s)),
 ];
 
 fn prefill() -> Case {
@@ -313,6 +315,57 @@ fn sm_counts(gpu: &Gpu, seed: u64) -> Result<()> {
             let mut r = ready_with(gpu, &case, &plan, built.nodes()[0].facts(), seed)?;
             let after = r.run(&gpu.stream, 0xff)?;
             r.judge(&after).map_err(|e| e.at(format!("{plan} of {case} planned for {sms} SMs")))?;
+        }
+    }
+    Ok(())
+}
+
+/// Clusters of CTAs that share their kv tiles against single ones that take the same tiles in another order. Problems that a device's L2 cache does not hold
+/// take clusters; so plans are made for one with a small cache and few multiprocessors.
+fn clusters(gpu: &Gpu, seed: u64) -> Result<()> {
+    let mut target = gpu.planned.target.clone();
+    if let Target::Cuda { sm_count, l2_bytes, .. } = &mut target {
+        (*sm_count, *l2_bytes) = (8, 1 << 20);
+    }
+    let device = Device { target, ..gpu.planned.clone() };
+    for (i, (d_qk, d_v)) in [(128, 128), (192, 128), (256, 256)].into_iter().enumerate() {
+        for (j, mask) in [MaskKind::Causal, MaskKind::CausalBottomRight].into_iter().enumerate() {
+            let (s_q, lens) = [(4096, Lens::Full), (4600, Lens::Padded { q: vec![4600, 1300], kv: vec![77, 4700] })][j].clone();
+            let (b, h_q) = [(1, 4), (2, 2)][j];
+            let base = Case {
+                engine: HOPPER,
+                b,
+                h_q,
+                h_kv: h_q,
+                s_q,
+                s_kv: 4700,
+                d_qk,
+                d_v,
+                mask,
+                lens,
+                sink: j == 1,
+                ..Case::default()
+            };
+            let dtype = [DType::BF16, DType::F16][(i + j) % 2];
+            let mut outputs = Vec::new();
+            for (sched, cluster) in [(2, 2), (1, 1)] {
+                let case = Case { dtype, knobs: vec![(Knob::TileM, 128), (Knob::SchedPolicy, sched)], ..base.clone() };
+                let (built, plan) = match plan(&case, &device)? {
+                    Planned::Ready(p) => *p,
+                    Planned::Declined(why) => return Err(failed(why, "a plan")),
+                };
+                let text = plan.lower()?.nodes[0].launches.to_string();
+                if text.contains(", cluster 2") != (cluster == 2) {
+                    return Err(failed(text, format!("clusters of {cluster}")));
+                }
+                let mut r = ready_with(gpu, &case, &plan, built.nodes()[0].facts(), seed)?;
+                let after = r.run(&gpu.stream, 0xff)?;
+                r.image.untouched(&after, &r.prepared.owned)?;
+                outputs.push(r.outputs(&after));
+            }
+            if outputs[0] != outputs[1] {
+                return Err(failed(format!("other bits with clusters: {base}"), "the same bits"));
+            }
         }
     }
     Ok(())

@@ -25,10 +25,10 @@ struct QuantisedOutput {
       soft.neg_lse[h] = x == neg_inf() ? x : -x * LOG2E;
     }
   }
-  FG_DEV void store(const Quantised&, const float (&acc)[O_REGS], const Place& at, const Work& w, u32 lane, i32 col0, bool) const {
+  template <class Row> FG_DEV void finish(const Quantised&, const Place& at, const Work& w, u32, bool, Row&& row) const {
     u16* base = o + ((i64)w.b * o_sb + (i64)w.h * o_sh);
 #pragma unroll
-    for (int h = 0; h < 2; h++) store_row(acc, h, base + (i64)at.tok[h] * o_ss, at.tok[h] < s_q, 1.f, false, lane & 3, col0, d_v);
+    for (int h = 0; h < 2; h++) row(h, RowStore{base + (i64)at.tok[h] * o_ss, at.tok[h] < s_q, 1.f, false});
   }
 };
 

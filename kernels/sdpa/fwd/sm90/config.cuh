@@ -2,13 +2,14 @@
 #pragma once
 #include "common/hopper.cuh"
 #include "common/wgmma.cuh"
+#include "sdpa/fwd/sm90/cluster.cuh"
 #include "sdpa/fwd/mma/geometry.cuh"
 
 #if !defined(FG_BF16) || !defined(FG_D_QK) || !defined(FG_D_V) || !defined(FG_KV_TILE) || !defined(FG_MATH_GROUPS) || !defined(FG_STAGES)
 #error "prefill.cu needs FG_BF16, FG_D_QK, FG_D_V, FG_KV_TILE, FG_MATH_GROUPS, FG_STAGES"
 #endif
-#if !defined(FG_V_STAGES) || !defined(FG_KEY_SPLIT) || !defined(FG_PACK_GQA) || !defined(FG_CAUSAL) || !defined(FG_WINDOW)
-#error "prefill.cu needs FG_V_STAGES, FG_KEY_SPLIT, FG_PACK_GQA, FG_CAUSAL, FG_WINDOW"
+#if !defined(FG_V_STAGES) || !defined(FG_KEY_SPLIT) || !defined(FG_PACK_GQA) || !defined(FG_CLUSTER) || !defined(FG_CAUSAL) || !defined(FG_WINDOW)
+#error "prefill.cu needs FG_V_STAGES, FG_KEY_SPLIT, FG_PACK_GQA, FG_CLUSTER, FG_CAUSAL, FG_WINDOW"
 #endif
 
 namespace fg {
@@ -18,16 +19,19 @@ constexpr int DQK = FG_D_QK, DV = FG_D_V, TK = FG_KV_TILE, GROUPS = FG_MATH_GROU
 constexpr bool KEY_SPLIT = FG_KEY_SPLIT, PACK = FG_PACK_GQA;
 constexpr int ROW_GROUPS = KEY_SPLIT ? 1 : GROUPS;  // blocks of 64 query rows: one a math warpgroup, or one that all of them share, each with its own kv tiles
 constexpr int TQ = 64 * ROW_GROUPS;       // query rows of a CTA
+constexpr int CLUSTER = FG_CLUSTER;       // CTAs that share their kv tiles
 constexpr int STEP = KEY_SPLIT ? GROUPS : 1;        // from one kv tile of a math warpgroup to its next
 constexpr int CH = 64;                    // columns of a 128-byte row: every tile is chunks of [rows][64]
 constexpr int MATH = 128 * GROUPS, THREADS = 128 + MATH;
-// The pool that setmaxnreg deals out is what __launch_bounds__ granted: 3 * 168 = 504 = 24 + 2 * 240, 4 * 128 = 512 = 32 + 3 * 160.
-constexpr int MATH_REGS = GROUPS == 2 ? 240 : 160, LOAD_REGS = GROUPS == 2 ? 24 : 32;
+// The pool that setmaxnreg deals out is what __launch_bounds__ granted: 3 * 168 = 504 = 24 + 2 * 240 = 40 + 2 * 232, 4 * 128 = 512 = 32 + 3 * 160.
+// 24 registers are too few for a thread that loads for a cluster.
+constexpr int MATH_REGS = GROUPS == 3 ? 160 : CLUSTER == 2 ? 232 : 240, LOAD_REGS = GROUPS == 3 ? 32 : CLUSTER == 2 ? 40 : 24;
 constexpr int S_REGS = TK / 2, O_REGS = DV / 2, P_REGS = TK / 4;
 
 static_assert(GROUPS == 2 || GROUPS == 3, "math warpgroups");
 static_assert(DQK % 64 == 0 && DV % 64 == 0 && DQK <= 256 && DV <= 256, "head dims come in chunks of 64 columns");
 static_assert(TK % 16 == 0 && TK <= 256, "kv tile");
+static_assert(CLUSTER == 1 || (CLUSTER == 2 && GROUPS == 2 && !KEY_SPLIT && !PACK && !FG_WINDOW && TK % 16 == 0), "long problems take clusters");
 
 // ---- shared memory: Q [row group][chunk][64][64], K and V rings [stage][chunk][TK][64], where keys are split what two warpgroups exchange
 // (half of O, reference and sum of two rows a thread), barriers ----
@@ -84,7 +88,8 @@ struct Problem {
   // Tokens that 64 rows hold. Packed: rows are (token, query head of the group) pairs, heads fastest; where the group does not divide 64 the last rows are idle.
   FG_DEV i32 tokens() const { return PACK ? 64 / group : 64; }
   FG_DEV u32 heads() const { return (u32)(PACK ? heads_q / group : heads_q); }
-  FG_DEV u32 tiles() const { return (u32)ceil_div(s_q, ROW_GROUPS * tokens()); }
+  // Tiles of a head, those of a cluster taken as one.
+  FG_DEV u32 tiles() const { return (u32)ceil_div(s_q, CLUSTER * ROW_GROUPS * tokens()); }
 };
 
 // The CTA's tile in the order of the grid. Everything is uniform over the CTA.
@@ -92,7 +97,7 @@ struct Work {
   i32 b, h, h_kv, row0;   // h: query head, the group's first when packed; row0: first query token
   i32 len_q, len_kv;
   Band band;
-  Span keys;              // of all the CTA's rows: what is loaded
+  Span keys;              // k_lo, k_hi: of all the CTA's rows; n_lo, n_hi: what is loaded, of all the cluster's
 };
 
 // Where a launch of many heads takes pairs of tiles: t and tiles - 1 - t of a head, which a causal mask makes as long together as any other two, one after the
@@ -101,9 +106,10 @@ constexpr bool PAIRS = FG_CAUSAL && !FG_WINDOW && !KEY_SPLIT;
 struct Pick {
   u32 bh, t;
 };
+FG_DEV u32 clusters() { return gridDim.x / CLUSTER; }
 // The index-th tile of the list whose first 2 * `section` rounds are pairs (an even number of tiles a head); what remains comes longest first.
 FG_DEV Pick paired(const Problem& p, u32 index) {
-  const u32 g = gridDim.x, tiles = p.tiles(), half = tiles / 2, pairs = (u32)p.section * g;
+  const u32 g = clusters(), tiles = p.tiles(), half = tiles / 2, pairs = (u32)p.section * g;
   if (index < 2 * pairs) {
     const u32 k = index / (2 * g), r = index - k * (2 * g), pair = k * g + (r < g ? r : 2 * g - 1 - r), bh = pair / half, t = pair - bh * half;
     return {bh, r < g ? tiles - 1 - t : t};
@@ -128,7 +134,7 @@ FG_DEV Pick paired(const Problem& p, u32 index) {
 
 // Tiles of a launch, in an order: query tiles of a head ascending, head after head; or longest first: in sections of `section` (batch, head)s the last
 // query tiles (the longest with a causal mask) of all its heads first; or pairs.
-FG_DEV Work make_work(const Form& form, const Problem& p, u32 index) {
+FG_DEV Work make_work(const Form& form, const Problem& p, u32 index, u32 side) {
   const u32 tiles = p.tiles(), heads = p.heads();
   u32 bh, t;
   if (PAIRS && form.pairs) {
@@ -151,17 +157,23 @@ FG_DEV Work make_work(const Form& form, const Problem& p, u32 index) {
   w.h_kv = PACK ? w.h : w.h / p.group;
   if (PACK) w.h *= p.group;
   const i32 tokens = ROW_GROUPS * p.tokens();
-  w.row0 = (i32)t * tokens;
+  const i32 first = (i32)t * (CLUSTER * tokens);
+  w.row0 = first + (i32)side * tokens;
   w.len_q = form.length(p.seq_q, w.b, p.s_q);
   w.len_kv = form.length(p.seq_kv, w.b, p.s_kv);
   w.band = make_band(p.bottom_right, w.len_q, w.len_kv, p.left, p.right);
   w.keys = make_span(w.band, w.row0, tokens, w.len_q, w.len_kv);
+  if (CLUSTER == 2) {
+    const Span all = make_span(w.band, first, CLUSTER * tokens, w.len_q, w.len_kv);
+    w.keys.n_lo = all.n_lo;
+    w.keys.n_hi = all.n_hi;
+  }
   return w;
 }
 
 // Round r of CTA c of g: forwards and backwards in turn, so that with tiles in descending order of length no CTA gets the longer one each time.
 FG_DEV u32 nth_tile(const Form& form, u32 r) {
-  const u32 g = gridDim.x, c = blockIdx.x;
+  const u32 g = clusters(), c = blockIdx.x / CLUSTER;
   return r * g + ((form.longest_first && (r & 1)) ? g - 1 - c : c);
 }
 
@@ -173,11 +185,12 @@ struct Tiles {
     const u32 total = p.tiles() * ((u32)p.batch * p.heads());
 #pragma unroll 1
     while (true) {
-      const u32 i = nth_tile(form, round), first = round * gridDim.x;
+      const u32 i = nth_tile(form, round), first = round * clusters();
       if (first >= total) return false;
       round++;
       if (i >= total) continue;
-      w = make_work(form, p, i);
+      // The two of a cluster change places, because the later rows see more keys.
+      w = make_work(form, p, i, CLUSTER == 2 ? (blockIdx.x ^ round) & 1 : 0);
       if (!form.thd || w.row0 < w.len_q) return true;
     }
   }

@@ -1,5 +1,6 @@
 // The frame of the wgmma forward kernels: barriers, roles, and each role's walk over the CTA's tiles. `Soft`: math.cuh. `Out`: begin(soft, place, w) sets a
-// row block's state, store(soft, o, place, w, lane, col0, first) writes columns from col0 on; one caller of two, `first`, writes what a row has once.
+// row block's state, finish(soft, place, w, lane, first, row) calls row(h, RowStore) for both rows of a lane and writes what a row has once, by one caller of two, `first`;
+// d_v.
 #pragma once
 #include "sdpa/fwd/sm90/math.cuh"
 #include "sdpa/fwd/sm90/split.cuh"
@@ -8,7 +9,7 @@
 namespace fg {
 
 FG_DEV void init_barriers(u32 smem) {
-  const u32 readers = KEY_SPLIT ? 4 : 4 * GROUPS;  // warps that read a kv tile
+  const u32 readers = CLUSTER * (KEY_SPLIT ? 4 : 4 * GROUPS);  // warps that read a kv tile
   for (u32 g = 0; g < ROW_GROUPS; g++) {
     mbar_init(smem + BAR_Q_FULL + 8 * g, 1);
     mbar_init(smem + BAR_Q_FREE + 8 * g, KEY_SPLIT ? 4 * GROUPS : 4);
@@ -100,6 +101,9 @@ template <class Soft> FG_DEV void visible(Math<Soft>& m, const Work& w, i32 n, f
   }
 }
 
+// Under a row block's last product two warpgroups find out how O is stored. Three are bound by issue (2 % at d 64).
+constexpr bool EARLY_END = GROUPS == 2;
+
 // Each warpgroup has rows of its own.
 template <class Soft, class Out> FG_DEV void walk_rows(Math<Soft>& m, const Form& form, const Problem& pr, const BiasArgs& ba, const Out& out) {
   Tiles tiles;
@@ -113,19 +117,33 @@ template <class Soft, class Out> FG_DEV void walk_rows(Math<Soft>& m, const Form
     zero(o);
     i32 rest = w.keys.n_hi - w.keys.n_lo;  // tiles at either end are only seen by other warpgroups
     if (rest > 0) m.wait_q();
-    if (m.sees_keys()) {
+    const bool sees = m.sees_keys();
+    if (sees) {
       m.skip(w.keys.n_hi - m.keys.n_hi);
       start(m, w, m.keys.n_hi - 1, p);
       visible(m, w, m.keys.n_hi - 1, o, p, p2);
-      wgmma_wait<0>();
-      pin(o);
-      m.free_v();
+      if (!EARLY_END) {
+        wgmma_wait<0>();
+        pin(o);
+        m.free_v();
+      }
       rest = m.keys.n_lo - w.keys.n_lo;
     } else if (rest > 0) {
       m.free_q();
     }
-    m.skip(rest);
-    out.store(m.soft, o, m.place(pr, w), w, m.lane, 0, true);
+    if constexpr (EARLY_END) {
+      RowStore ends[2];
+      out.finish(m.soft, m.place(pr, w), w, m.lane, true, [&](int h, const RowStore& e) { ends[h] = e; });
+      wgmma_wait<0>();
+      pin(o);
+      if (sees) m.free_v();
+      m.skip(rest);
+#pragma unroll
+      for (int h = 0; h < 2; h++) store_row(o, h, ends[h], m.lane & 3, 0, out.d_v);
+    } else {
+      m.skip(rest);
+      out.finish(m.soft, m.place(pr, w), w, m.lane, true, [&](int h, const RowStore& e) { store_row(o, h, e, m.lane & 3, 0, out.d_v); });
+    }
   }
 }
 
@@ -165,7 +183,10 @@ template <class Soft, class Out> FG_DEV void walk_keys(Math<Soft>& m, const Form
     } else {
       zero(half);
     }
-    out.store(m.soft, half, place, w, m.lane, (i32)m.group * (DV / 2), m.group == 0);
+    RowStore ends[2];
+    out.finish(m.soft, place, w, m.lane, m.group == 0, [&](int h, const RowStore& e) { ends[h] = e; });
+#pragma unroll
+    for (int h = 0; h < 2; h++) store_row(half, h, ends[h], m.lane & 3, (i32)m.group * (DV / 2), out.d_v);
   }
 }
 
@@ -181,15 +202,22 @@ FG_DEV void forward(const TensorMap* tm_q, const TensorMap* tm_k, const TensorMa
     tma_prefetch_map(tm_v);
   }
   if (PACK) clear_idle_rows(smem, pr.tokens() * pr.group);
-  __syncthreads();
+  if constexpr (CLUSTER == 2)
+    cluster_enter();
+  else
+    __syncthreads();
   if (role == 0) {
     regs_dec<LOAD_REGS>();
-    if (warp != 0 || lane != 0) return;
+    if (warp != 0 || lane != 0) {
+      if constexpr (CLUSTER == 2) cluster_leave();
+      return;
+    }
     Loader l{smem, form.thd, pr.tokens(), pr.group, tm_q, tm_k, tm_v};
     Tiles tiles;
     Work w;
 #pragma unroll 1
     while (tiles.next(form, pr, w)) l.run(w, tokens.of(w.b));
+    if constexpr (CLUSTER == 2) cluster_leave();
     return;
   }
   regs_inc<MATH_REGS>();
@@ -199,6 +227,7 @@ FG_DEV void forward(const TensorMap* tm_q, const TensorMap* tm_k, const TensorMa
     walk_keys(m, form, pr, bias, out);
   else
     walk_rows(m, form, pr, bias, out);
+  if constexpr (CLUSTER == 2) cluster_leave();
 }
 
 }  // namespace fg

@@ -18,7 +18,7 @@ struct Place {
 };
 
 template <class Soft> struct Math {
-  u32 smem, group, rows, lane, warp;  // rows: which 64 of the CTA's; warp of the warpgroup
+  u32 smem, loaders, group, rows, lane, warp;  // rows: which 64 of the CTA's; warp of the warpgroup; loaders: shared memory of the CTA that this lane tells of free buffers
   u32 desc_q, desc_k, desc_v;         // low words of the descriptors: the high word never changes
   Soft soft;
   // Q is free a softmax earlier where the warpgroups have instructions to spare: three of them are bound by issue (1.5 % at d 64).
@@ -31,6 +31,7 @@ template <class Soft> struct Math {
   BiasRows bias;
 
   FG_DEV Math(u32 smem, u32 group, u32 warp, u32 lane) : smem(smem), group(group), rows(KEY_SPLIT ? 0 : group), lane(lane), warp(warp) {
+    if constexpr (CLUSTER == 2) loaders = at_rank(smem, lane & 1);
     desc_q = (u32)wgmma_desc(smem + OFF_Q + rows * Q_BYTES, 16);
     desc_k = (u32)wgmma_desc(smem + OFF_K, 16);
     desc_v = (u32)wgmma_desc(smem + OFF_V, TK * 128);
@@ -103,13 +104,21 @@ template <class Soft> struct Math {
   FG_DEV void end_q() {
     if (!EARLY_Q) free_q();
   }
+  // Lane r tells the loader of the cluster's CTA of rank r.
+  FG_DEV void free_buffer(u32 bar) const {
+    if constexpr (CLUSTER == 2) {
+      if (lane < 2) arrive_remote(loaders + bar);
+    } else {
+      if (elected()) mbar_arrive(smem + bar);
+    }
+  }
   FG_DEV void free_k() {
-    if (elected()) mbar_arrive(smem + BAR_K_FREE + 8 * k.at);
+    free_buffer(BAR_K_FREE + 8 * k.at);
 #pragma unroll
     for (int i = 0; i < STEP; i++) k.next();
   }
   FG_DEV void free_v() {
-    if (elected()) mbar_arrive(smem + BAR_V_FREE + 8 * v.at);
+    free_buffer(BAR_V_FREE + 8 * v.at);
 #pragma unroll
     for (int i = 0; i < STEP; i++) v.next();
   }

@@ -33,7 +33,7 @@ struct Output {
   i32 s_q, d_v;
 
   FG_DEV void begin(Online& soft, const Place&, const Work&) const { soft.begin(); }
-  template <int N> FG_DEV void store(const Online& soft, const float (&acc)[N], const Place& at, const Work& w, u32 lane, i32 col0, bool first) const {
+  template <class Row> FG_DEV void finish(const Online& soft, const Place& at, const Work& w, u32 lane, bool first, Row&& row) const {
     u16* base = o + form.origin(rag_o, mul_o, w.b, o_sb);
     const i32 end = form.thd ? w.len_q : s_q;
 #pragma unroll
@@ -50,7 +50,7 @@ struct Output {
           sum.put(form, w, tok, head, none ? 0.f : l);
         }
       }
-      store_row(acc, h, base + ((i64)head * o_sh + (i64)tok * o_ss), live, e.mul, e.dead || past, lane & 3, col0, d_v);
+      row(h, RowStore{base + ((i64)head * o_sh + (i64)tok * o_ss), live, e.mul, e.dead || past});
     }
   }
 };
@@ -65,7 +65,12 @@ struct Tokens {
 
 }  // namespace fg
 
-extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_fwd_sm90(
+#if FG_CLUSTER == 2
+#define FG_CLUSTER_DIMS __cluster_dims__(2, 1, 1)
+#else
+#define FG_CLUSTER_DIMS
+#endif
+extern "C" __global__ void FG_CLUSTER_DIMS __launch_bounds__(fg::THREADS, 1) fg_sdpa_fwd_sm90(
     const __grid_constant__ TensorMap tm_q, const __grid_constant__ TensorMap tm_k, const __grid_constant__ TensorMap tm_v, u16* o, float* stats,
     const float* sink, const i32* seq_q, const i32* seq_kv, const void* rag_q, const void* rag_k, const void* rag_v, const void* rag_o,
     const void* rag_stats, i64 mul_q, i64 mul_k, i64 mul_v, i64 mul_o, i64 mul_stats, i64 q_ss, i64 k_ss, i64 v_ss, i64 o_sb, i64 o_sh, i64 o_ss,

@@ -36,4 +36,15 @@ template <int N> FG_DEV void store_row(const float (&o)[N], int h, u16* row, boo
   }
 }
 
+// What storing a row of O needs besides O, known when the row's last P is.
+struct RowStore {
+  u16* row;
+  bool live;
+  float mul;
+  bool dead;
+};
+template <int N> FG_DEV void store_row(const float (&o)[N], int h, const RowStore& e, u32 t, i32 col0, i32 d_v) {
+  store_row(o, h, e.row, e.live, e.mul, e.dead, t, col0, d_v);
+}
+
 }  // namespace fg
