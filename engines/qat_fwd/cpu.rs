@@ -5,13 +5,13 @@
 //! bitwise equal for any number of threads, and P has the bits that the CPU backward computes from the same LSE.
 
 use super::cpu_tile::{Job, Scratch};
-use crate::sdpa::access::{bytes_of, fault, need, scale, Inputs, Place, Rows};
+use crate::sdpa::access::{fault, need, scale, Place, Rows};
 use crate::sdpa::cpu::arena::{capacity, waves, Side, Wave};
 use crate::sdpa::cpu::lower::{checked, host_plan};
 use crate::sdpa::cpu::tile::{transpose, Operand};
 use crate::sdpa::cpu::{padded, regions, vectorize, BK, BQ};
 use crate::sdpa::{Lengths, SdpaFacts};
-use crate::{Decline, Facts, HostBuffers, HostCall, HostError, Knobs, LaunchPlan, Port, Target};
+use crate::{Decline, Facts, HostBuffers, HostCall, HostError, Knobs, LaunchPlan, Target};
 use rayon::prelude::*;
 
 /// Name of the row and of its step.
@@ -85,18 +85,6 @@ pub(super) struct Packed<'a> {
     pub v: &'a [f32],
 }
 
-fn operand<'a>(
-    port: &Option<Port>,
-    what: &str,
-    side: Rows,
-    lens: &Lengths,
-    inputs: &Inputs<'a>,
-) -> Result<Operand<'a>, HostError> {
-    let port = need(port, what)?;
-    let bytes = bytes_of(inputs, port.uid, &port.name)?;
-    Ok(Operand { place: Place::new(port, side, lens, inputs, bytes.len())?, bytes, nvfp4: true })
-}
-
 /// An output of the node.
 #[derive(Clone, Copy)]
 enum Value {
@@ -113,13 +101,14 @@ pub fn run(facts: &Facts, _: &Knobs, buffers: &mut HostBuffers<'_>) -> Result<()
     let f = facts.expect_sdpa();
     let (p, inputs) = (&f.ports, &buffers.inputs);
     let lens = Lengths::resolve(f, inputs)?;
+    let quantised = |port, what, side| Ok(Operand { nvfp4: true, ..Operand::of(need(port, what)?, side, &lens, inputs)? });
     let context = Context {
         mask: f.mask,
         group: (f.h_q / f.h_kv) as usize,
         scale: scale(f, inputs)?,
-        q: operand(&p.q, "Q", Rows::Query, &lens, inputs)?,
-        k: operand(&p.k, "K", Rows::Key, &lens, inputs)?,
-        v: operand(&p.v, "V", Rows::Key, &lens, inputs)?,
+        q: quantised(&p.q, "Q", Rows::Query)?,
+        k: quantised(&p.k, "K", Rows::Key)?,
+        v: quantised(&p.v, "V", Rows::Key)?,
         lens: &lens,
     };
     let mut outputs = Vec::new();

@@ -9,14 +9,14 @@
 
 use super::cpu_dbias;
 use super::cpu_tile::{query_parts, Context, KeyTile, PackQuery, Pair, QueryTile};
-use crate::sdpa::access::{bytes_of, fault, need, scale, Inputs, Place, Rows};
+use crate::sdpa::access::{fault, need, scale, Place, Rows};
 use crate::sdpa::cpu::arena::{capacity, waves, TileId, Wave};
 use crate::sdpa::cpu::gemm::gemm;
 use crate::sdpa::cpu::lower::{checked, host_plan};
 use crate::sdpa::cpu::tile::{transpose, Operand};
 use crate::sdpa::cpu::{padded, regions, vectorize, BK, BQ};
 use crate::sdpa::{Lengths, Recipe, SdpaFacts};
-use crate::{Decline, Facts, HostBuffers, HostCall, HostError, Knobs, LaunchPlan, Port, Target};
+use crate::{Decline, Facts, HostBuffers, HostCall, HostError, Knobs, LaunchPlan, Target};
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -90,18 +90,6 @@ pub fn lower(facts: &Facts, _: &Knobs, _: &Target) -> Result<LaunchPlan, Decline
     checked(name(f), &[&p.dq, &p.dk, &p.dv, &p.dbias, &p.dsink], plan(f))
 }
 
-fn operand<'a>(
-    port: &Option<Port>,
-    what: &str,
-    side: Rows,
-    lens: &Lengths,
-    inputs: &Inputs<'a>,
-) -> Result<Operand<'a>, HostError> {
-    let port = need(port, what)?;
-    let bytes = bytes_of(inputs, port.uid, &port.name)?;
-    Ok(Operand { place: Place::new(port, side, lens, inputs, bytes.len())?, bytes, nvfp4: false })
-}
-
 /// Runs the backward of a node.
 ///
 /// # Errors
@@ -110,9 +98,9 @@ pub fn run(facts: &Facts, _: &Knobs, buffers: &mut HostBuffers<'_>) -> Result<()
     let f = facts.expect_sdpa();
     let (p, inputs) = (&f.ports, &buffers.inputs);
     let lens = Lengths::resolve(f, inputs)?;
-    let query = |port, what| operand(port, what, Rows::Query, &lens, inputs);
-    let key = |port, what| operand(port, what, Rows::Key, &lens, inputs);
-    let declared = |port, what| operand(port, what, Rows::Declared, &lens, inputs);
+    let query = |port, what| Operand::of(need(port, what)?, Rows::Query, &lens, inputs);
+    let key = |port, what| Operand::of(need(port, what)?, Rows::Key, &lens, inputs);
+    let declared = |port, what| Operand::of(need(port, what)?, Rows::Declared, &lens, inputs);
     let nvfp4 = match f.recipe {
         Recipe::Plain => false,
         Recipe::Nvfp4Qat => true,

@@ -91,13 +91,8 @@ pub(super) struct Packed<'a> {
     pub bad: Vec<[u64; 2]>,
 }
 
-fn operand<'a>(port: &Port, side: Rows, lens: &Lengths, inputs: &Inputs<'a>) -> Result<Operand<'a>, HostError> {
-    let bytes = bytes_of(inputs, port.uid, &port.name)?;
-    Ok(Operand { place: Place::new(port, side, lens, inputs, bytes.len())?, bytes, nvfp4: false })
-}
-
 fn keys<'a>(port: &Port, table: &Option<Port>, lens: &Lengths, inputs: &Inputs<'a>) -> Result<Operand<'a>, HostError> {
-    let Some(table) = table else { return operand(port, Rows::Key, lens, inputs) };
+    let Some(table) = table else { return Operand::of(port, Rows::Key, lens, inputs) };
     let bytes = bytes_of(inputs, port.uid, &port.name)?;
     Ok(Operand { place: Place::paged(port, table, lens, inputs, bytes.len())?, bytes, nvfp4: false })
 }
@@ -110,15 +105,15 @@ pub fn run(facts: &Facts, _: &Knobs, buffers: &mut HostBuffers<'_>) -> Result<()
     let f = facts.expect_sdpa();
     let (p, inputs) = (&f.ports, &buffers.inputs);
     let lens = Lengths::resolve(f, inputs)?;
-    let sink = p.sink.as_ref().map(|s| operand(s, Rows::Declared, &lens, inputs)).transpose()?;
+    let sink = p.sink.as_ref().map(|s| Operand::of(s, Rows::Declared, &lens, inputs)).transpose()?;
     let context = Context {
         mask: f.mask,
         group: (f.h_q / f.h_kv) as usize,
         scale: scale(f, inputs)?,
-        q: operand(need(&p.q, "Q")?, Rows::Query, &lens, inputs)?,
+        q: Operand::of(need(&p.q, "Q")?, Rows::Query, &lens, inputs)?,
         k: keys(need(&p.k, "K")?, &p.page_table_k, &lens, inputs)?,
         v: keys(need(&p.v, "V")?, &p.page_table_v, &lens, inputs)?,
-        bias: p.bias.as_ref().map(|b| operand(b, Rows::Declared, &lens, inputs)).transpose()?,
+        bias: p.bias.as_ref().map(|b| Operand::of(b, Rows::Declared, &lens, inputs)).transpose()?,
         sink: sink.map(|s| (0..f.h_q as usize).map(|h| s.place.get(s.bytes, 0, h, 0, 0)).collect()),
         lens: &lens,
     };

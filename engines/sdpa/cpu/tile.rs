@@ -6,7 +6,9 @@
 use super::arena::TileId;
 use super::{padded, PAD};
 use crate::codec::nvfp4;
-use crate::sdpa::access::Place;
+use crate::sdpa::access::{bytes_of, Inputs, Place, Rows};
+use crate::sdpa::Lengths;
+use crate::{HostError, Port};
 
 /// An operand: where it lies, its bytes, and what happens to a row when it is read.
 #[derive(Debug, Clone)]
@@ -19,7 +21,16 @@ pub struct Operand<'a> {
     pub nvfp4: bool,
 }
 
-impl Operand<'_> {
+impl<'a> Operand<'a> {
+    /// The operand bound to a port, read as it is.
+    ///
+    /// # Errors
+    /// [`HostError`] when nothing is bound, or as [`Place::new`].
+    pub fn of(port: &Port, side: Rows, lens: &Lengths, inputs: &Inputs<'a>) -> Result<Operand<'a>, HostError> {
+        let bytes = bytes_of(inputs, port.uid, &port.name)?;
+        Ok(Operand { place: Place::new(port, side, lens, inputs, bytes.len())?, bytes, nvfp4: false })
+    }
+
     /// One row in f32, non-finite values included.
     pub fn raw(&self, t: TileId, row: usize, out: &mut [f32]) {
         self.place.read_row(self.bytes, t.b, t.h, t.start + row, out);
