@@ -1,6 +1,6 @@
 //! Evidence records: one for each feature group of the cases that ran.
 
-use crate::work::{Tally, Verdict};
+use crate::verdict::{Tally, Verdict};
 use frostgraph::engines::{row_by_name, Facts};
 use frostgraph::runtime::{CudaDevice, Nvrtc};
 use frostgraph::{Error, ErrorCode, Result};

@@ -37,6 +37,7 @@ mod special;
 mod spin;
 mod suite;
 mod values;
+mod verdict;
 mod work;
 
 use args::Args;

@@ -6,7 +6,8 @@ use crate::cases::{
 };
 use crate::special::Beside;
 use crate::suite::{Listing, Suite};
-use crate::work::{self, Item, Tally, Verdict};
+use crate::verdict::{Tally, Verdict};
+use crate::work::{self, Item};
 use crate::{evidence, rng};
 use frostgraph::runtime::CudaDevice;
 use frostgraph::Result;

@@ -2,41 +2,12 @@
 
 use crate::run::{run_case, Gpu, Outcome};
 use crate::suite::Suite;
+use crate::verdict::Verdict;
 use serde_json::{json, Value};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-
-/// What came of one item.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Verdict {
-    Passed(f64),
-    Failed(String),
-    Skipped(String),
-}
-
-/// Verdicts of a group.
-#[derive(Debug, Clone, Default)]
-pub struct Tally {
-    pub passed: u64,
-    pub failed: u64,
-    pub skipped: u64,
-    pub worst: f64,
-}
-
-impl Tally {
-    pub fn add(&mut self, verdict: &Verdict) {
-        match verdict {
-            Verdict::Passed(e) => {
-                self.passed += 1;
-                self.worst = self.worst.max(*e);
-            }
-            Verdict::Failed(_) => self.failed += 1,
-            Verdict::Skipped(_) => self.skipped += 1,
-        }
-    }
-}
 
 /// An item: index into a suite's case list, or into its specials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

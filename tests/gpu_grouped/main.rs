@@ -20,8 +20,9 @@ mod run;
 #[allow(dead_code, reason = "shared with the attention program")]
 #[path = "../gpu/spin.rs"]
 mod spin;
+#[path = "../gpu/verdict.rs"]
+mod verdict;
 mod want;
-mod work;
 
 use cases::Case;
 use frostgraph::engines::grouped_gemm::GroupedGemmFacts;

@@ -14,7 +14,7 @@
 
 use crate::device::Gpu;
 use crate::evidence;
-use crate::work::{Tally, Verdict};
+use crate::verdict::{Tally, Verdict};
 use frostgraph::engines::{family_of, row_by_name, Caps, Facts, Knobs, LaunchPlan, Row, Target};
 use frostgraph::runtime::{compile_bundle, Bundle, CudaDevice};
 use frostgraph::{Error, ErrorCode, Result};

@@ -26,8 +26,8 @@ mod run;
 #[allow(dead_code, reason = "shared with the attention program")]
 #[path = "../gpu/spin.rs"]
 mod spin;
-#[path = "../gpu_grouped/work.rs"]
-mod work;
+#[path = "../gpu/verdict.rs"]
+mod verdict;
 
 use cases::Case;
 use frostgraph::engines::{Caps, DType, Facts, Feature, Knobs, LaunchPlan, Target};

@@ -1,6 +1,6 @@
 //! Verdicts and their sums, in the form that evidence records take.
 
-/// What came of one case.
+/// What came of one item: a case or a special.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
     Passed(f64),
@@ -14,7 +14,7 @@ pub enum Verdict {
 pub struct Tally {
     pub passed: u64,
     pub failed: u64,
-    /// Specials that the machine cannot show; no case of a list may be declined.
+    /// What the machine cannot show.
     pub skipped: u64,
     pub worst: f64,
 }
