@@ -179,8 +179,13 @@ fn every_default_configuration_compiles_within_its_budget() {
                 if cc == 90 || cc == 120 {
                     let lens = Lens::Thd { q: vec![130, 7], kv: vec![130, 31], head_major: false, wide: true };
                     let mask = MaskKind::CausalWindow(33);
-                    let rich = Case { lens, mask, deterministic: true, h_kv: 2, dtype: DType::F16, ..plain };
+                    let rich = Case { lens, mask, deterministic: true, h_kv: 2, dtype: DType::F16, ..plain.clone() };
                     work.extend(launches(&rich, cc).into_iter().map(|l| (cc, l)));
+                }
+                // A grid of several sections, whose blocks prepare later heads (FG_AHEAD).
+                if row.name == cases::BWD_SM90 && d_v <= 128 {
+                    let many = Case { b: 4, h_q: 16, h_kv: 16, s_q: 2048, s_kv: 2048, mask: MaskKind::Causal, ..plain };
+                    work.extend(launches(&many, cc).into_iter().map(|l| (cc, l)));
                 }
             }
         }
