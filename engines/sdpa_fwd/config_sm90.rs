@@ -159,10 +159,10 @@ pub fn pair_rounds(f: &SdpaFacts, c: &Config, sched: i64, target: &Target) -> Op
 }
 
 /// The configuration with clusters of two CTAs where they were measured to gain: where tiles go in pairs, whose CTAs otherwise read a head's keys at
-/// different times: on an H200 1.01 to 1.05 of the speed from 4096 tokens on, 0.99 at 2048 (`kernels/PERFORMANCE.md` section 11).
+/// different times: on an H200 1.01 to 1.05 of the speed from 4096 tokens on, 0.99 at 2048 (`kernels/PERFORMANCE.md` section 11). The kernel has none of packed heads.
 pub fn clustered(f: &SdpaFacts, c: Config, sched: i64, target: &Target) -> Config {
     let two = Config { cluster: 2, ..c };
-    let served = c.groups == 2 && c.d_qk >= 128 && f.s_q >= 4096 && f.ports.bias.is_none();
+    let served = c.groups == 2 && c.pack == 1 && c.d_qk >= 128 && f.s_q >= 4096 && f.ports.bias.is_none();
     if served && pair_rounds(f, &two, sched, target).is_some() {
         two
     } else {

@@ -129,6 +129,9 @@ fn hopper_clusters() {
     assert_eq!(of(&Case { d_qk: 64, d_v: 64, b: 2, ..mla(4608) }, 2).0, [1, 1, 1], "three warpgroups");
     assert_eq!(of(&Case { bias: Some((DType::F32, 1)), ..mla(4096) }, 2).0, [1, 1, 1]);
     assert_eq!(of(&Case { h_kv: 16, ..mla(4096) }, 2).0, [1, 1, 1], "eight heads read the same keys");
+    let packed = Knobs::new(&[(Knob::SchedPolicy, 2), (Knob::PackGqa, 1)]);
+    let p = plan(hopper_row(), &Case { h_kv: 16, ..mla(8192) }.facts(), &packed, 90);
+    assert_eq!(define(&p, 0, "FG_CLUSTER"), 1, "the kernel has no clusters of packed heads");
 }
 
 #[test]
