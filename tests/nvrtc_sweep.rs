@@ -22,12 +22,13 @@ mod moe;
 #[allow(dead_code, reason = "shared with the GPU program, which uses all of it")]
 #[path = "gpu/plan.rs"]
 mod plan;
+#[path = "nvrtc/products.rs"]
+mod products;
 #[path = "nvrtc/qat.rs"]
 mod qat;
 
 use cases::{Case, Lens, MaskKind};
-use frostgraph::engines::moe_grouped_matmul::MoeMode;
-use frostgraph::engines::{row_by_name, Arch, Caps, Facts, KernelSpec, Knobs, Launch, Step, Target, MANIFEST};
+use frostgraph::engines::{row_by_name, Arch, Caps, KernelSpec, Launch, LaunchPlan, Step, Target, MANIFEST};
 use frostgraph::runtime::{check_launch, compile_kernel, Budget, Cubin, Nvrtc, SearchPath};
 use frostgraph::{DType, Device};
 use std::collections::BTreeMap;
@@ -55,10 +56,15 @@ fn launches(case: &Case, cc: u32) -> Vec<Launch> {
     let planned = plan::plan(case, &device).unwrap_or_else(|e| panic!("{case} on sm_{cc}: {e}"));
     let plan::Planned::Ready(planned) = planned else { return Vec::new() };
     let lowered = planned.1.lower().unwrap_or_else(|e| panic!("{case} on sm_{cc}: {e}"));
-    let steps = lowered.nodes.iter().flat_map(|n| n.launches.steps.clone());
+    lowered.nodes.iter().flat_map(|n| kernels(&n.launches)).collect()
+}
+
+/// The kernels that a plan launches.
+fn kernels(plan: &LaunchPlan) -> Vec<Launch> {
+    let steps = plan.steps.iter();
     steps
         .filter_map(|s| match s {
-            Step::Kernel(launch) => Some(launch),
+            Step::Kernel(launch) => Some(launch.clone()),
             Step::Host(_) => None,
         })
         .collect()
@@ -218,99 +224,30 @@ fn every_default_forward_configuration_compiles_within_its_budget() {
     assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
 }
 
-/// The grouped product: every kind of input with its plainest and its richest switches.
 #[test]
 fn every_input_of_the_grouped_row_compiles_within_its_budget() {
     if !have_nvrtc() {
         return;
     }
-    let row = row_by_name("grouped_gemm_dsrelu_sm90").expect("a row of MANIFEST");
-    let target = Target::describe(90).expect("a known device");
-    let list: Vec<grouped::Case> = grouped::all().into_iter().map(|c| c.1).collect();
-    let mut kinds: BTreeMap<String, Vec<&grouped::Case>> = BTreeMap::new();
-    list.iter().for_each(|c| kinds.entry(format!("{} {}/{} {}", c.ab, c.sf, c.sf_vec, c.cluster)).or_default().push(c));
-    assert_eq!(kinds.len(), 8, "five kinds by single CTAs, FP4 in clusters too");
-    let switches = |c: &&&grouped::Case| {
-        let plain = u32::from(c.dbias) + u32::from(c.deterministic) + u32::from(c.clamp.is_some()) + u32::from(c.compact);
-        plain + 2 * u32::from(c.d_srelu) + u32::from(c.b_n_major) + u32::from(c.n % 32 != 0)
-    };
-    let mut work = Vec::new();
-    for cases in kinds.values() {
-        for case in [cases.iter().min_by_key(switches), cases.iter().max_by_key(switches)].into_iter().flatten() {
-            let facts = Facts::GroupedGemm(Box::new(case.facts()));
-            let plan = (row.lower)(&facts, &case.knobs(), &target).unwrap_or_else(|d| panic!("{case}: {d}"));
-            work.extend(plan.steps.into_iter().filter_map(|s| match s {
-                Step::Kernel(launch) => Some((90, launch)),
-                Step::Host(_) => None,
-            }));
-        }
-    }
-    let (faults, kernels) = sweep(work, false);
+    let (faults, kernels) = sweep(products::dsrelu_sm90(), false);
     assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
 }
 
-/// The portable grouped product: every kind of input with its plainest and its richest switches, on each of its architectures; with hardware scales where they exist.
 #[test]
 fn every_input_of_the_portable_grouped_rows_compiles_within_its_budget() {
     if !have_nvrtc() {
         return;
     }
-    let list: Vec<grouped::Case> = grouped::all().into_iter().map(|c| c.1).collect();
-    let mut work = Vec::new();
-    for (name, arches) in [("grouped_gemm_dsrelu_mma", &[90, 100, 103, 120][..]), ("grouped_gemm_dsrelu_sm120", &[120, 121][..])]
-    {
-        let row = row_by_name(name).expect("a row of MANIFEST");
-        for &cc in arches {
-            let target = Target::describe(cc).expect("a known device");
-            let mut kinds: BTreeMap<String, Vec<(u32, Vec<Launch>)>> = BTreeMap::new();
-            for case in &list {
-                let facts = Facts::GroupedGemm(Box::new(case.facts()));
-                let family = frostgraph::engines::family_of(row.id).expect("a family");
-                if (family.mismatch)(row, &facts, &Knobs::NONE, &target).is_some() {
-                    continue;
-                }
-                let plan = (row.lower)(&facts, &Knobs::NONE, &target).unwrap_or_else(|d| panic!("{case}: {d}"));
-                let launches = plan.steps.into_iter().filter_map(|s| match s {
-                    Step::Kernel(launch) => Some(launch),
-                    Step::Host(_) => None,
-                });
-                let switches = u32::from(case.dbias) + u32::from(case.deterministic) + u32::from(case.clamp.is_some());
-                kinds.entry(format!("{} {}/{}", case.ab, case.sf, case.sf_vec)).or_default().push((switches, launches.collect()));
-            }
-            assert_eq!(kinds.len(), 4, "{name}");
-            for mut cases in kinds.into_values() {
-                cases.sort_by_key(|c| c.0);
-                let ends = [cases.first(), cases.last()].into_iter().flatten();
-                work.extend(ends.flat_map(|c| c.1.clone()).map(|l| (cc, l)));
-            }
-        }
-    }
-    let (faults, kernels) = sweep(work, false);
+    let (faults, kernels) = sweep(products::dsrelu_portable(), false);
     assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
 }
 
-/// The plain grouped product: every mode with every form of offsets and weights, every output in mode none, every kind of narrow operands.
 #[test]
 fn every_form_of_the_plain_grouped_row_compiles_within_its_budget() {
     if !have_nvrtc() {
         return;
     }
-    let row = row_by_name("moe_grouped_matmul_sm90").expect("a row of MANIFEST");
-    let target = Target::describe(90).expect("a known device");
-    let mut work = Vec::new();
-    let few = |c: &moe::Case| {
-        let wide = c.input == DType::BF16 && (c.output == DType::BF16 || c.mode == MoeMode::None);
-        wide || !c.input.is_half() && c.mode == MoeMode::None && c.routed < 200
-    };
-    for case in moe::all().iter().filter(|c| few(c)) {
-        let plan =
-            (row.lower)(&Facts::Moe(Box::new(case.facts())), &Knobs::NONE, &target).unwrap_or_else(|d| panic!("{case}: {d}"));
-        work.extend(plan.steps.into_iter().filter_map(|s| match s {
-            Step::Kernel(launch) => Some((90, launch)),
-            Step::Host(_) => None,
-        }));
-    }
-    let (faults, kernels) = sweep(work, false);
+    let (faults, kernels) = sweep(products::plain(), false);
     println!("{kernels} kernels");
     assert!(kernels >= 20, "{kernels} kernels");
     assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));

@@ -1,6 +1,7 @@
 //! Forward graphs for the NVRTC sweep: every head-dim flavour of a row in its default plan, and the busiest switches on some devices.
 
-use frostgraph::engines::{Launch, Row, Step};
+use crate::kernels;
+use frostgraph::engines::{Launch, Row};
 use frostgraph::graph::{Graph, GraphOptions, Mask, Sdpa, Tensor, TensorId};
 use frostgraph::plan::BuildOptions;
 use frostgraph::{DType, Device};
@@ -90,14 +91,7 @@ pub fn launches_of(row: &Row, graph: &Graph, cc: u32) -> Vec<Launch> {
         let reasons: Vec<String> = built.declined().map(|d| d.to_string()).collect();
         panic!("sm_{cc} {}: no plan: {reasons:?}", row.name)
     });
-    let lowered = plan.lower().unwrap();
-    let steps = lowered.nodes.iter().flat_map(|n| n.launches.steps.clone());
-    steps
-        .filter_map(|s| match s {
-            Step::Kernel(launch) => Some(launch),
-            Step::Host(_) => None,
-        })
-        .collect()
+    plan.lower().unwrap().nodes.iter().flat_map(|n| kernels(&n.launches)).collect()
 }
 
 /// What the sweep compiles of a forward row for one head-dim flavour on one architecture.
