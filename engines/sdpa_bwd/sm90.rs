@@ -71,8 +71,9 @@ impl Choice {
         let rows_and_barriers = 16 * self.q_tile
             + match (late, self.staged) {
                 (true, true) => 192,
-                // -delta as three bf16 of eight, and what multiplies them.
-                (true, false) => 128 + 24 * self.q_tile + 256,
+                // -delta as three bf16 of eight, then what multiplies them: 256 bytes, which its descriptor repeats with strides of 0. The barriers lie
+                // behind. 2048 bytes is that operand with packed rows, the extent that compute-sanitizer's memcheck takes it to have.
+                (true, false) => 24 * self.q_tile + 2048,
                 (false, _) => 128,
             };
         let ahead = i64::from(self.ahead > 0) * 256 * d_v;

@@ -60,9 +60,9 @@ fn head_dims_choose_the_tile() {
 fn head_dim_64_leaves_dq_over_its_ds() {
     let d64 = Case { h_q: 2, h_kv: 2, d_qk: 64, d_v: 64, ..Case::default() };
     let of = |case: &Case| (choice(case).order, choice(case).smem());
-    // K, V, two Q, two dO; LSE, -delta as eight bf16 a row and what they are multiplied with; barriers.
+    // K, V, two Q, two dO; LSE, -delta as eight bf16 a row; what they are multiplied with, as long as memcheck takes it to be, over the barriers.
     let tiles = 6 * 16_384;
-    assert_eq!(of(&d64), (super::sm90::LATE, tiles + 3 * 32_768 + 1024 + 4096 + 256 + 128));
+    assert_eq!(of(&d64), (super::sm90::LATE, tiles + 3 * 32_768 + 1024 + 4096 + 2048));
     assert_eq!(of(&Case { right: Some(0), ..d64 }), of(&d64));
     assert_eq!(of(&Case { deterministic: true, ..d64 }), (super::sm90::LATE, tiles + 4 * 32_768 + 2048 + 192));
     assert_ne!(choice(&Case { bias: Some((DType::F32, 1)), ..d64 }).order, super::sm90::LATE);
