@@ -224,6 +224,20 @@ fn every_default_forward_configuration_compiles_within_its_budget() {
     assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
 }
 
+/// Plans behind the best one: `tune` and `bench --plan all` run them too.
+#[test]
+fn every_ranked_forward_plan_compiles_within_its_budget() {
+    if !have_nvrtc() {
+        return;
+    }
+    let work = forward::every_plan(90).into_iter().map(|l| (90, l)).collect();
+    let start = std::time::Instant::now();
+    let (faults, kernels) = sweep(work, false);
+    println!("{kernels} kernels in {:.0?}", start.elapsed());
+    assert!(kernels >= 20, "{kernels} kernels");
+    assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
+}
+
 #[test]
 fn every_input_of_the_grouped_row_compiles_within_its_budget() {
     if !have_nvrtc() {

@@ -26,6 +26,8 @@ struct Shape {
     bias: bool,
     /// Query heads with keys of their own.
     own_keys: bool,
+    /// Without a mask.
+    full: bool,
 }
 
 fn bshd(name: &str, [b, h, s, d]: [i64; 4]) -> Tensor {
@@ -49,6 +51,9 @@ fn graph_of(s: Shape, batch: i64) -> Graph {
     let k = g.tensor(bshd("k", [keys[0], keys[1], keys[2], s.d_qk]));
     let v = g.tensor(bshd("v", [keys[0], keys[1], keys[2], s.d_v]));
     let mut options = Sdpa { name: "fwd".into(), mask: Mask::causal(), generate_stats: Some(true), ..Sdpa::default() };
+    if s.full {
+        options.mask = Mask::none();
+    }
     if s.rich {
         options.mask = Mask::causal_bottom_right().window(34);
         options.sink = Some(g.tensor(Tensor::new("sink", [1, heads, 1, 1]).dtype(DType::F32)));
@@ -97,8 +102,18 @@ pub fn launches_of(row: &Row, graph: &Graph, cc: u32) -> Vec<Launch> {
 /// What the sweep compiles of a forward row for one head-dim flavour on one architecture.
 pub fn work(row: &Row, (d_qk, d_v): (i64, i64), cc: u32) -> Vec<Launch> {
     // Long enough to fill every device: short problems take other tiles.
-    let plain =
-        Shape { s_q: 8192, s_kv: 8192, d_qk, d_v, io: DType::BF16, rich: false, paged: false, bias: false, own_keys: false };
+    let plain = Shape {
+        s_q: 8192,
+        s_kv: 8192,
+        d_qk,
+        d_v,
+        io: DType::BF16,
+        rich: false,
+        paged: false,
+        bias: false,
+        own_keys: false,
+        full: false,
+    };
     // Long enough to be split on every device: decode and combine.
     let token = Shape { s_q: 1, s_kv: 8192, ..plain };
     let rich = |s: Shape| Shape { io: DType::F16, rich: true, ..s };
@@ -123,6 +138,23 @@ pub fn work(row: &Row, (d_qk, d_v): (i64, i64), cc: u32) -> Vec<Launch> {
                     [own, Shape { io: DType::F16, ..own }].into_iter().flat_map(|s| launches_of(row, &graph_of(s, 32), cc)),
                 );
             }
+        }
+    }
+    all
+}
+
+/// Every plan, not the best alone, of what the ranking tells apart on Hopper: problems of one wave and long ones, grouped heads and heads of their own, masked and not.
+pub fn every_plan(cc: u32) -> Vec<Launch> {
+    let device = Device::describe(&format!("sm_{cc}")).unwrap();
+    let mut all = Vec::new();
+    for (d_qk, d_v) in [(64, 64), (128, 128), (192, 128), (256, 256)] {
+        for (s_kv, own_keys, full) in [(512, true, false), (8192, false, false), (8192, true, false), (8192, true, true)] {
+            let s = Shape { s_q: s_kv, s_kv, d_qk, d_v, io: DType::BF16, rich: false, paged: false, bias: false, own_keys, full };
+            let built = graph_of(s, 8).build_with(&device, &BuildOptions::all_engines()).unwrap();
+            all.extend(built.plans().flat_map(|p| {
+                let lowered = p.lower().unwrap();
+                lowered.nodes.iter().flat_map(|n| kernels(&n.launches)).collect::<Vec<_>>()
+            }));
         }
     }
     all
