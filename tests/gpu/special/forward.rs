@@ -325,18 +325,18 @@ fn sm_counts(gpu: &Gpu, seed: u64) -> Result<()> {
 fn clusters(gpu: &Gpu, seed: u64) -> Result<()> {
     let mut target = gpu.planned.target.clone();
     if let Target::Cuda { sm_count, l2_bytes, .. } = &mut target {
-        (*sm_count, *l2_bytes) = (8, 1 << 20);
+        (*sm_count, *l2_bytes) = (4, 1 << 20);
     }
     let device = Device { target, ..gpu.planned.clone() };
     for (i, (d_qk, d_v)) in [(128, 128), (192, 128), (256, 256)].into_iter().enumerate() {
         for (j, mask) in [MaskKind::Causal, MaskKind::CausalBottomRight].into_iter().enumerate() {
             let (s_q, lens) = [(4096, Lens::Full), (4600, Lens::Padded { q: vec![4600, 1300], kv: vec![77, 4700] })][j].clone();
-            let (b, h_q) = [(1, 4), (2, 2)][j];
+            let b = [1, 2][j];
             let base = Case {
                 engine: HOPPER,
                 b,
-                h_q,
-                h_kv: h_q,
+                h_q: 1,
+                h_kv: 1,
                 s_q,
                 s_kv: 4700,
                 d_qk,
