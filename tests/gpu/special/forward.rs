@@ -330,11 +330,11 @@ fn clusters(gpu: &Gpu, seed: u64) -> Result<()> {
     let device = Device { target, ..gpu.planned.clone() };
     for (i, (d_qk, d_v)) in [(128, 128), (192, 128), (256, 256)].into_iter().enumerate() {
         for (j, mask) in [MaskKind::Causal, MaskKind::CausalBottomRight].into_iter().enumerate() {
-            let (s_q, lens) = [(4096, Lens::Full), (4600, Lens::Padded { q: vec![4600, 1300], kv: vec![77, 4700] })][j].clone();
-            let b = [1, 2][j];
+            // Long by what is declared, short by the lengths: the oracle, which counts those, is quick.
+            let (s_q, q, kv) = [(4096, [1100, 517], [1300, 700]), (4600, [1300, 77], [600, 1290])][j];
             let base = Case {
                 engine: HOPPER,
-                b,
+                b: 2,
                 h_q: 1,
                 h_kv: 1,
                 s_q,
@@ -342,7 +342,7 @@ fn clusters(gpu: &Gpu, seed: u64) -> Result<()> {
                 d_qk,
                 d_v,
                 mask,
-                lens,
+                lens: Lens::Padded { q: q.to_vec(), kv: kv.to_vec() },
                 sink: j == 1,
                 ..Case::default()
             };
@@ -361,6 +361,7 @@ fn clusters(gpu: &Gpu, seed: u64) -> Result<()> {
                 let mut r = ready_with(gpu, &case, &plan, built.nodes()[0].facts(), seed)?;
                 let after = r.run(&gpu.stream, 0xff)?;
                 r.image.untouched(&after, &r.prepared.owned)?;
+                r.judge(&after)?;
                 outputs.push(r.outputs(&after));
             }
             if outputs[0] != outputs[1] {
