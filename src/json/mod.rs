@@ -23,6 +23,7 @@ mod dequantize;
 mod nodes;
 mod read;
 mod schema;
+mod spelling;
 mod tables;
 mod tensors;
 mod text;

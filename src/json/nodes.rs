@@ -1,7 +1,8 @@
 //! Node objects of a file: operands by port, attributes by operation.
 
 use super::check::{child, Checker, Obj};
-use super::tables::{self, OPERATIONS};
+use super::spelling;
+use super::tables::OPERATIONS;
 use super::tensors::Tensors;
 use crate::graph::{
     Alignment, BMajor, DsreluFormula, GroupedGemmDsreluAttrs, Implementation, InPort, Mask, MoeGroupedMatmulAttrs, MoeMode, Node,
@@ -47,7 +48,7 @@ fn mask(obj: &Obj<'_>) -> Mask {
     Mask {
         left_bound: obj.int("left_bound"),
         right_bound: obj.int("right_bound"),
-        alignment: obj.text("diagonal_alignment").and_then(tables::alignment).unwrap_or(Alignment::TopLeft),
+        alignment: obj.text("diagonal_alignment").and_then(spelling::alignment).unwrap_or(Alignment::TopLeft),
         padding: obj.flag("padding_mask"),
         alibi: obj.flag("alibi_mask"),
         ..Mask::default()
@@ -63,7 +64,7 @@ fn forward_attrs(obj: &Obj<'_>) -> Result<SdpaAttrs> {
         is_inference: None,
         stats_use_log2: obj.flag("stats_use_log2"),
         unfuse_fma: obj.flag("unfuse_fma"),
-        implementation: obj.text("implementation").and_then(tables::implementation).unwrap_or(Implementation::Auto),
+        implementation: obj.text("implementation").and_then(spelling::implementation).unwrap_or(Implementation::Auto),
         max_seq_len_kv: obj.int("max_seq_len_kv"),
         max_total_seq_len_q: obj.int("max_total_seq_len_q"),
         max_total_seq_len_kv: obj.int("max_total_seq_len_kv"),

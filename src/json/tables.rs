@@ -1,6 +1,6 @@
 //! Which keys the format has and what they hold: the one source of the reader's checks and of the JSON Schema.
 
-use crate::graph::{Alignment, Implementation, InPort, OutPort, Reordering};
+use crate::graph::{InPort, OutPort};
 
 /// What a value may be.
 #[derive(Debug, Clone, Copy)]
@@ -358,50 +358,6 @@ pub(super) const BACKWARD_OUTPUTS: &[OutPort] =
 pub(super) const REORDERINGS: &[&str] = &["NONE", "INT8x32", "F16x16", "F8_128x4"];
 pub(super) const ALIGNMENTS: &[&str] = &["TOP_LEFT", "BOTTOM_RIGHT"];
 pub(super) const IMPLEMENTATIONS: &[&str] = &["AUTO", "COMPOSITE", "UNIFIED"];
-
-/// JSON spelling of an element order.
-pub(super) fn reordering_name(r: Reordering) -> &'static str {
-    match r {
-        Reordering::None => "NONE",
-        Reordering::Int8x32 => "INT8x32",
-        Reordering::F16x16 => "F16x16",
-        Reordering::F8_128x4 => "F8_128x4",
-    }
-}
-
-/// Element order of a JSON spelling.
-pub(super) fn reordering(s: &str) -> Option<Reordering> {
-    [Reordering::None, Reordering::Int8x32, Reordering::F16x16, Reordering::F8_128x4]
-        .into_iter()
-        .find(|r| reordering_name(*r) == s)
-}
-
-/// JSON spelling of an anchor corner.
-pub(super) fn alignment_name(a: Alignment) -> &'static str {
-    match a {
-        Alignment::TopLeft => "TOP_LEFT",
-        Alignment::BottomRight => "BOTTOM_RIGHT",
-    }
-}
-
-/// Anchor corner of a JSON spelling.
-pub(super) fn alignment(s: &str) -> Option<Alignment> {
-    [Alignment::TopLeft, Alignment::BottomRight].into_iter().find(|a| alignment_name(*a) == s)
-}
-
-/// JSON spelling of cuDNN's implementation choice.
-pub(super) fn implementation_name(i: Implementation) -> &'static str {
-    match i {
-        Implementation::Auto => "AUTO",
-        Implementation::Composite => "COMPOSITE",
-        Implementation::Unified => "UNIFIED",
-    }
-}
-
-/// cuDNN's implementation choice of a JSON spelling.
-pub(super) fn implementation(s: &str) -> Option<Implementation> {
-    [Implementation::Auto, Implementation::Composite, Implementation::Unified].into_iter().find(|i| implementation_name(*i) == s)
-}
 
 /// Tags that cudnn-frontend 1.32 writes and that are not served, so that the error can tell a missing engine from a typing mistake.
 pub(super) const UNSERVED_TAGS: &[&str] = &[

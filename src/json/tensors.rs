@@ -1,7 +1,8 @@
 //! Tensor objects of a file, scalars among them, and how ports refer to tensors.
 
 use super::check::{brief, child, float, Checker, Obj};
-use super::tables::{self, TENSOR, TENSOR_V1};
+use super::spelling;
+use super::tables::{TENSOR, TENSOR_V1};
 use crate::graph::{RaggedOffset, Reordering, ScalarValue, Tensor, TensorId};
 use crate::{Error, ErrorCode, Result};
 use serde_json::Value;
@@ -70,7 +71,7 @@ impl Tensors {
             value: obj.get("pass_by_value").map(|v| scalar(v, obj.child("pass_by_value"))).transpose()?,
             ragged: None,
             alignment: obj.int("alignment").unwrap_or(16),
-            reordering: obj.text("reordering_type").and_then(tables::reordering).unwrap_or(Reordering::None),
+            reordering: obj.text("reordering_type").and_then(spelling::reordering).unwrap_or(Reordering::None),
         });
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! From a graph to JSON 2.0.
 
 use super::dequantize::Unfold;
-use super::tables;
+use super::spelling;
 use crate::graph::{Alignment, BMajor, DsreluFormula, FrozenGraph, Graph, Mask, Node, Op, ScalarValue, Tensor};
 use crate::{DType, Error, ErrorCode, Result};
 use serde_json::{Map, Value};
@@ -99,7 +99,7 @@ pub(super) fn tensor_value(graph: &Graph, t: &Tensor, uid: i64, uids: &[i64]) ->
         ("is_pass_by_value", t.pass_by_value.into()),
         ("is_virtual", t.is_virtual.into()),
         ("pass_by_value", t.value.map(|v| scalar(v, t, uid)).transpose()?.unwrap_or(Value::Null)),
-        ("reordering_type", tables::reordering_name(t.reordering).into()),
+        ("reordering_type", spelling::reordering_name(t.reordering).into()),
         ("stride", t.stride.clone().into()),
         ("uid", uid.into()),
     ]);
@@ -165,7 +165,7 @@ fn mask_keys(mask: &Mask, node: &str) -> Result<[(&'static str, Value); 5]> {
     let right = if causal { Some(0) } else { mask.right_bound };
     Ok([
         ("alibi_mask", mask.alibi.into()),
-        ("diagonal_alignment", tables::alignment_name(alignment).into()),
+        ("diagonal_alignment", spelling::alignment_name(alignment).into()),
         ("left_bound", or_null(mask.left_bound.or(mask.sliding_window), Value::from)),
         ("padding_mask", mask.padding.into()),
         ("right_bound", or_null(right, Value::from)),
@@ -191,7 +191,7 @@ fn node_value(node: &Node, uids: &[i64]) -> Result<Value> {
                 ("compute_data_type", dtype(node.compute_dtype)),
                 ("dropout_probability", or_null(a.dropout_probability, hex)),
                 ("generate_stats", or_null(stats, Value::from)),
-                ("implementation", tables::implementation_name(a.implementation).into()),
+                ("implementation", spelling::implementation_name(a.implementation).into()),
                 ("is_mxfp8", false.into()),
                 ("max_seq_len_kv", or_null(a.max_seq_len_kv, Value::from)),
                 ("max_total_seq_len_kv", or_null(a.max_total_seq_len_kv, Value::from)),
