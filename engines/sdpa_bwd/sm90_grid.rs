@@ -56,7 +56,8 @@ pub(super) fn grid(f: &SdpaFacts, (q_tile, kv_tile): (i64, i64), row: i64, sm_co
         ceil_div(groups, sections).max(1)
     } else if relay {
         // Blocks of one head begin together and from then on are a turn apart, which a long walk does not notice; short ones want few blocks of a head.
-        (L2_RELAY / bytes(heads_item).max(1)).max(RELAY_TURNS)
+        // More groups than there are would be the same grid, but main multiplies them by key tiles in 32 bits.
+        (L2_RELAY / bytes(heads_item).max(1)).max(RELAY_TURNS).min(groups)
     } else if triangle {
         // Sections of one size.
         ceil_div(groups, ceil_div(groups, turns))

@@ -135,6 +135,16 @@ fn a_group_is_split_until_the_device_is_busy() {
     assert_eq!([16_384, 4096, 1024].map(relay), [4, 8, 32]);
 }
 
+/// One query against 2^24 keys in the relay: 16 MB are 32768 heads of it. Main multiplies groups in turn by key tiles in 32 bits (2^17 of them: the product
+/// would be 2^32, which is 0 there), so there are no more in turn than there are.
+#[test]
+fn groups_in_turn_are_groups_that_there_are() {
+    let long = Case { s_q: 1, s_kv: 1 << 24, h_q: 2, h_kv: 2, deterministic: true, ..square(1, 64) };
+    assert_eq!(choice(&long).interleave, 2);
+    assert_eq!(choice(&Case { b: 3, s_kv: 1, ..long.clone() }).interleave, 6);
+    assert_eq!(choice(&Case { s_q: 1 << 14, h_q: 64, h_kv: 64, s_kv: 1, ..long }).interleave, 4, "16 MB hold two");
+}
+
 /// The relay's sections walk upwards and downwards in turn: one size, near a device of blocks, two at least.
 #[test]
 fn sections_of_the_relay_are_a_device_of_blocks() {
