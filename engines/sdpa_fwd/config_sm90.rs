@@ -154,7 +154,7 @@ pub fn pair_rounds(f: &SdpaFacts, c: &Config, sched: i64, target: &Target) -> Op
     let bytes = f.s_kv.saturating_mul(f.d_qk + f.d_v).saturating_mul(2).saturating_mul(heads);
     let triangle = f.mask.right.is_some() && f.mask.left.is_none() && !f.features.has(Feature::Thd) && q_tiles % 2 == 0;
     let own = !c.key_split && f.h_q / f.h_kv == c.pack && u64::try_from(bytes).is_ok_and(|n| n > *l2_bytes);
-    let rounds = heads.saturating_mul(q_tiles / 2) / c.workers(*sm_count) - 1;
+    let rounds = heads.saturating_mul(q_tiles / 2).checked_div(c.workers(*sm_count))? - 1;
     (sched == Sched::LptL2 as i64 && triangle && own && rounds > 0).then_some(rounds)
 }
 

@@ -134,6 +134,21 @@ fn hopper_clusters() {
     assert_eq!(define(&p, 0, "FG_CLUSTER"), 1, "the kernel has no clusters of packed heads");
 }
 
+/// A part of a device: an odd multiprocessor stays idle, and one alone has no cluster.
+#[test]
+fn hopper_clusters_need_two_multiprocessors() {
+    let case = Case { b: 1, h_q: 16, h_kv: 16, s_q: 16_384, s_kv: 16_384, right: Some(0), ..forward() };
+    let of = |sms| {
+        let Target::Cuda { cc, smem_optin, l2_bytes, total_memory, .. } = target(90) else { panic!("a CUDA device") };
+        let part = Target::Cuda { cc, sm_count: sms, smem_optin, l2_bytes, total_memory };
+        let p =
+            (hopper_row().lower)(&case.facts(), &Knobs::new(&[(Knob::SchedPolicy, 2)]), &part).expect("an accepted graph lowers");
+        let Step::Kernel(l) = &p.steps[0] else { panic!("a kernel") };
+        (l.cluster[0], l.grid[0])
+    };
+    assert_eq!([1, 2, 3, 17, 132].map(of), [(1, 1), (2, 2), (2, 2), (2, 16), (2, 132)]);
+}
+
 #[test]
 fn hopper_declines_what_it_lacks() {
     let served_by = |case: Case| super::super::mismatch(hopper_row(), &case.facts(), &Knobs::NONE, &target(90)).map(|d| d.code);
