@@ -202,7 +202,12 @@ fn every_default_configuration_compiles_within_its_budget() {
                 // A grid of several sections, whose blocks prepare later heads (FG_AHEAD).
                 if row.name == cases::BWD_SM90 && d_v <= 128 {
                     let many = Case { b: 4, h_q: 16, h_kv: 16, s_q: 2048, s_kv: 2048, mask: MaskKind::Causal, ..plain };
-                    work.extend(launches(&many, cc).into_iter().map(|l| (cc, l)));
+                    let ahead = launches(&many, cc);
+                    assert!(
+                        ahead.iter().any(|l| l.kernel.defines.contains(&("FG_AHEAD", 1))),
+                        "{many}: nothing is prepared ahead"
+                    );
+                    work.extend(ahead.into_iter().map(|l| (cc, l)));
                 }
             }
         }

@@ -22,8 +22,10 @@ struct Shape {
     /// Every switch that the row has room for.
     rich: bool,
     paged: bool,
-    /// Bias, score maximum and sum among them.
+    /// A bias among them.
     bias: bool,
+    /// Score maximum and sum.
+    scores: bool,
     /// Query heads with keys of their own.
     own_keys: bool,
     /// Without a mask.
@@ -68,9 +70,8 @@ fn graph_of(s: Shape, batch: i64) -> Graph {
         // Rule V17: a bias comes without a bottom-right mask.
         options.mask = Mask::causal().window(34).padded();
         options.bias = Some(g.tensor(Tensor::new("bias", [1, heads, s.s_q, s.s_kv]).dtype(DType::F32)));
-        options.score_max = true;
-        options.score_sum_exp = true;
     }
+    (options.score_max, options.score_sum_exp) = (s.scores, s.scores);
     if s.paged {
         let table = |g: &mut Graph, name| g.tensor(Tensor::new(name, [batch, 1, s.s_kv / PAGE, 1]).dtype(DType::I32));
         options.page_table_k = Some(table(&mut g, "table_k"));
@@ -111,6 +112,7 @@ pub fn work(row: &Row, (d_qk, d_v): (i64, i64), cc: u32) -> Vec<Launch> {
         rich: false,
         paged: false,
         bias: false,
+        scores: false,
         own_keys: false,
         full: false,
     };
@@ -125,8 +127,8 @@ pub fn work(row: &Row, (d_qk, d_v): (i64, i64), cc: u32) -> Vec<Launch> {
             all.extend(launches(row, Shape { paged: true, ..rich(token) }, cc));
             all.extend(launches(row, rich(Shape { s_q: 4, s_kv: 64, ..token }), cc));
         } else {
-            all.extend(launches(row, rich(Shape { bias: true, ..plain }), cc));
-            all.extend(launches(row, rich(Shape { bias: true, s_q: 17, ..plain }), cc));
+            all.extend(launches(row, rich(Shape { bias: true, scores: true, ..plain }), cc));
+            all.extend(launches(row, rich(Shape { bias: true, scores: true, s_q: 17, ..plain }), cc));
             all.extend(launches(row, Shape { s_q: 1024, s_kv: 1024, ..plain }, cc));
             if row.name == "sdpa_fwd_prefill_sm90" {
                 // Tiles without a bias have more keys; several short sequences pack their heads; heads with keys of their own that no cache holds take
@@ -134,9 +136,10 @@ pub fn work(row: &Row, (d_qk, d_v): (i64, i64), cc: u32) -> Vec<Launch> {
                 all.extend(launches(row, rich(plain), cc));
                 all.extend(launches_of(row, &graph_of(Shape { s_q: 17, ..plain }, 64), cc));
                 let own = Shape { own_keys: true, ..plain };
-                all.extend(
-                    [own, Shape { io: DType::F16, ..own }].into_iter().flat_map(|s| launches_of(row, &graph_of(s, 32), cc)),
-                );
+                let owns = [own, Shape { io: DType::F16, ..own }, Shape { scores: true, ..own }];
+                let clusters: Vec<Launch> = owns.into_iter().flat_map(|s| launches_of(row, &graph_of(s, 32), cc)).collect();
+                assert!(d_qk == 64 || clusters.iter().all(|l| l.cluster[0] == 2), "d{d_qk}: no clusters");
+                all.extend(clusters);
             }
         }
     }
@@ -149,7 +152,19 @@ pub fn every_plan(cc: u32) -> Vec<Launch> {
     let mut all = Vec::new();
     for (d_qk, d_v) in [(64, 64), (128, 128), (192, 128), (256, 256)] {
         for (s_kv, own_keys, full) in [(512, true, false), (8192, false, false), (8192, true, false), (8192, true, true)] {
-            let s = Shape { s_q: s_kv, s_kv, d_qk, d_v, io: DType::BF16, rich: false, paged: false, bias: false, own_keys, full };
+            let s = Shape {
+                s_q: s_kv,
+                s_kv,
+                d_qk,
+                d_v,
+                io: DType::BF16,
+                rich: false,
+                paged: false,
+                bias: false,
+                scores: false,
+                own_keys,
+                full,
+            };
             let built = graph_of(s, 8).build_with(&device, &BuildOptions::all_engines()).unwrap();
             all.extend(built.plans().flat_map(|p| {
                 let lowered = p.lower().unwrap();
