@@ -1,6 +1,6 @@
 //! How the wgmma backward cuts its work into blocks, and in which order they run. Measured on an H200 (`kernels/PERFORMANCE.md` section 12).
 
-use crate::sdpa::arith::ceil_div;
+use crate::sdpa::arith::{ceil_div, divisors};
 use crate::{Feature, SdpaFacts};
 
 /// L2 bytes that Q, dO and the dQ accumulator of a section's heads may take under a causal mask: a block that ends early goes on to its next head, so
@@ -48,7 +48,7 @@ pub(super) fn grid(f: &SdpaFacts, (q_tile, kv_tile): (i64, i64), row: i64, sm_co
             10 * n >= 9 * sm_count * ceil_div(n, sm_count)
         }
     };
-    let heads_item = (1..=group).rev().filter(|h| group % h == 0).find(enough).unwrap_or(1);
+    let heads_item = divisors(group).into_iter().find(enough).unwrap_or(1);
     let groups = f.b.saturating_mul(f.h_q / heads_item);
     let interleave = if relay && triangle {
         // Sections of one size, and at least two: they walk upwards and downwards in turn (`turns.cuh`).
