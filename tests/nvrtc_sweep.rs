@@ -175,6 +175,15 @@ fn arches(arch: Arch) -> Vec<u32> {
     }
 }
 
+/// Sweeps, tells how many different kernels that were and how long it took, and fails on every fault; the number.
+fn assert_clean(work: Vec<(u32, Launch)>, print: bool) -> usize {
+    let start = std::time::Instant::now();
+    let (faults, kernels) = sweep(work, print);
+    println!("{kernels} kernels in {:.0?}", start.elapsed());
+    assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
+    kernels
+}
+
 #[test]
 fn every_default_configuration_compiles_within_its_budget() {
     if !have_nvrtc() {
@@ -214,10 +223,7 @@ fn every_default_configuration_compiles_within_its_budget() {
     }
     let row = row_by_name(cases::BWD).unwrap();
     assert!(!work.is_empty(), "{} lowers to kernels", row.name);
-    let start = std::time::Instant::now();
-    let (faults, kernels) = sweep(work, false);
-    println!("{kernels} kernels in {:.0?}", start.elapsed());
-    assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
+    assert_clean(work, false);
 }
 
 #[test]
@@ -234,10 +240,7 @@ fn every_default_forward_configuration_compiles_within_its_budget() {
         }
     }
     assert!(!work.is_empty(), "the forward rows lower to kernels");
-    let start = std::time::Instant::now();
-    let (faults, kernels) = sweep(work, false);
-    println!("{kernels} kernels in {:.0?}", start.elapsed());
-    assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
+    assert_clean(work, false);
 }
 
 /// Plans behind the best one: `tune` and `bench --plan all` run them too.
@@ -247,11 +250,8 @@ fn every_ranked_forward_plan_compiles_within_its_budget() {
         return;
     }
     let work = forward::every_plan(90).into_iter().map(|l| (90, l)).collect();
-    let start = std::time::Instant::now();
-    let (faults, kernels) = sweep(work, false);
-    println!("{kernels} kernels in {:.0?}", start.elapsed());
+    let kernels = assert_clean(work, false);
     assert!(kernels >= 20, "{kernels} kernels");
-    assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
 }
 
 #[test]
@@ -259,8 +259,7 @@ fn every_input_of_the_grouped_row_compiles_within_its_budget() {
     if !have_nvrtc() {
         return;
     }
-    let (faults, kernels) = sweep(products::dsrelu_sm90(), false);
-    assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
+    assert_clean(products::dsrelu_sm90(), false);
 }
 
 #[test]
@@ -268,8 +267,7 @@ fn every_input_of_the_portable_grouped_rows_compiles_within_its_budget() {
     if !have_nvrtc() {
         return;
     }
-    let (faults, kernels) = sweep(products::dsrelu_portable(), false);
-    assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
+    assert_clean(products::dsrelu_portable(), false);
 }
 
 #[test]
@@ -277,10 +275,8 @@ fn every_form_of_the_plain_grouped_row_compiles_within_its_budget() {
     if !have_nvrtc() {
         return;
     }
-    let (faults, kernels) = sweep(products::plain(), false);
-    println!("{kernels} kernels");
+    let kernels = assert_clean(products::plain(), false);
     assert!(kernels >= 20, "{kernels} kernels");
-    assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
 }
 
 #[test]
@@ -297,10 +293,7 @@ fn every_default_qat_configuration_compiles_within_its_budget() {
         }
     }
     assert!(!work.is_empty(), "the QAT rows lower to kernels");
-    let start = std::time::Instant::now();
-    let (faults, kernels) = sweep(work, false);
-    println!("{kernels} kernels in {:.0?}", start.elapsed());
-    assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
+    assert_clean(work, false);
 }
 
 #[test]
@@ -315,6 +308,5 @@ fn every_kernel_of_the_case_list_compiles_within_its_budget() {
             work.extend(launches(&case, cc).into_iter().map(|l| (cc, l)));
         }
     }
-    let (faults, kernels) = sweep(work, true);
-    assert!(faults.is_empty(), "{} faults in {kernels} kernels:\n{}", faults.len(), faults.join("\n"));
+    assert_clean(work, true);
 }

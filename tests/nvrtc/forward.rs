@@ -32,6 +32,23 @@ struct Shape {
     full: bool,
 }
 
+/// As many queries as keys in bf16, causal, without any switch.
+fn plain(rows: i64, (d_qk, d_v): (i64, i64)) -> Shape {
+    Shape {
+        s_q: rows,
+        s_kv: rows,
+        d_qk,
+        d_v,
+        io: DType::BF16,
+        rich: false,
+        paged: false,
+        bias: false,
+        scores: false,
+        own_keys: false,
+        full: false,
+    }
+}
+
 fn bshd(name: &str, [b, h, s, d]: [i64; 4]) -> Tensor {
     Tensor::new(name, [b, h, s, d]).strides([s * h * d, d, h * d, 1])
 }
@@ -103,19 +120,7 @@ pub fn launches_of(row: &Row, graph: &Graph, cc: u32) -> Vec<Launch> {
 /// What the sweep compiles of a forward row for one head-dim flavour on one architecture.
 pub fn work(row: &Row, (d_qk, d_v): (i64, i64), cc: u32) -> Vec<Launch> {
     // Long enough to fill every device: short problems take other tiles.
-    let plain = Shape {
-        s_q: 8192,
-        s_kv: 8192,
-        d_qk,
-        d_v,
-        io: DType::BF16,
-        rich: false,
-        paged: false,
-        bias: false,
-        scores: false,
-        own_keys: false,
-        full: false,
-    };
+    let plain = plain(8192, (d_qk, d_v));
     // Long enough to be split on every device: decode and combine.
     let token = Shape { s_q: 1, s_kv: 8192, ..plain };
     let rich = |s: Shape| Shape { io: DType::F16, rich: true, ..s };
@@ -152,19 +157,7 @@ pub fn every_plan(cc: u32) -> Vec<Launch> {
     let mut all = Vec::new();
     for (d_qk, d_v) in [(64, 64), (128, 128), (192, 128), (256, 256)] {
         for (s_kv, own_keys, full) in [(512, true, false), (8192, false, false), (8192, true, false), (8192, true, true)] {
-            let s = Shape {
-                s_q: s_kv,
-                s_kv,
-                d_qk,
-                d_v,
-                io: DType::BF16,
-                rich: false,
-                paged: false,
-                bias: false,
-                scores: false,
-                own_keys,
-                full,
-            };
+            let s = Shape { own_keys, full, ..plain(s_kv, (d_qk, d_v)) };
             let built = graph_of(s, 8).build_with(&device, &BuildOptions::all_engines()).unwrap();
             all.extend(built.plans().flat_map(|p| {
                 let lowered = p.lower().unwrap();
