@@ -23,6 +23,8 @@ DEVICE = "cuda"
 # The L2 cache is overwritten so many times before a run: a slow caller has queued its launches by then (about 0.3 ms). `gpu_bench` does the same.
 FLUSHES = 4
 LEAST, MOST = 2, 100
+# Launches are waited for in batches so long or up to twice as long, as `gpu_bench`'s are: a warm-up ends at most one batch late.
+BATCH_MS = 8.0
 
 
 class Cuda:
@@ -59,7 +61,7 @@ class Cuda:
             took = (now - at) * 1e3
             if (now - began) * 1e3 >= warm_ms:
                 break
-            if took < warm_ms / 8:
+            if took < min(warm_ms / 8, BATCH_MS):
                 batch *= 2
         launches = min(MOST, max(LEAST, round(measure_ms * batch / took)))
         return statistics.median(self.launch(work, launches)), launches

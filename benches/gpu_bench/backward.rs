@@ -4,8 +4,7 @@ use crate::cases::{self, Case};
 use crate::device::{Buffers, Gpu};
 use crate::job::{self, Job};
 use crate::prefill::{other_rows, row_of};
-use crate::rounds::{self, Pace, Turn};
-use crate::{host, Args, Results};
+use crate::{host, paces, rounds, Args, Results};
 use frostgraph::engines::Knob;
 use frostgraph::plan::{BuildOptions, Plan};
 use frostgraph::{Device, Error, ErrorCode, Result};
@@ -81,13 +80,8 @@ fn launch_costs(gpu: &Gpu, device: &Device) -> Result<Value> {
     host::launches(gpu, &exe, &buffers)
 }
 
-/// Cases of a millisecond and more, limited by power.
 const GROUPS: [(&str, &[&str]); 3] =
     [("backends", &["bwd", "backends"]), ("cudnn_graph", &["bwd", "cudnn_graph"]), ("fa4", &["bwd", "fa4"])];
-const PACE: Pace = Pace { rounds: 5, turn: Turn { warm_ms: 60.0, measure_ms: 20.0 }, seldom: SELDOM };
-const SELDOM: &[&str] = &["default", "default_sm120_tiles", "deterministic", "fa2", "cudnn"];
-/// Cases whose launches take tens of milliseconds have as many operations.
-const LONG: f64 = 1e13;
 
 pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
     // The peers load while the slow costs are measured: the microseconds of a launch come before them.
@@ -101,17 +95,16 @@ pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
     if args.host {
         return Ok(None);
     }
-    let pace = args.pace(PACE);
+    let pace = |d_qk| args.pace(paces::backward(d_qk));
     let body = json!({
         "counting": "2*B*H*S*S*(3*d_qk+2*d_v), halved under a causal mask, the exact band under a window",
-        "method": rounds::METHOD, "pace": pace.json(), "rounds_of_long_cases": 3, "host": costs, "cases": [],
+        "method": rounds::METHOD, "host": costs, "cases": [],
+        "pace": pace(256).json(), "aside_up_to_head_dim_128": pace(128).json()["aside"]["names"],
     });
     let mut results = Results::new("sdpa_bwd", crate::machine(&gpu), body);
     for case in cases(args) {
-        // The launches of a long case warm the device themselves, and five rounds of them would take a tenth of the suite's time.
-        let pace = if case.backward_flops() > LONG { Pace { rounds: pace.rounds.min(3), ..pace } } else { pace };
         let own = jobs_of(args, &case, device)?.into_iter().map(|j| j.own(&gpu)).collect();
-        let timed = rounds::case(&case.name(), "bwd_ms", pace, own, &mut groups, &case.json());
+        let timed = rounds::case(&case.name(), "bwd_ms", pace(case.d_qk), own, &mut groups, &case.json());
         println!("{}", rounds::line(&timed, "bwd_ms"));
         results.add(args, "cases", timed, &mut groups)?;
     }

@@ -1,6 +1,6 @@
 //! Buffers with plausible data, and event timing.
 
-use crate::rounds::{alternate, median, Outcome, Pace, Turn};
+use crate::rounds::{alternate, median, Aside, Outcome, Pace, Turn};
 use frostgraph::exec::{Bindings, Executable, Operand, Stream, Workspace};
 use frostgraph::runtime::{CudaDevice, CudaEvent, CudaStream, DeviceBuffer, DeviceRange};
 use frostgraph::{DType, Error, ErrorCode, Result};
@@ -10,9 +10,11 @@ use std::time::Instant;
 /// The L2 cache is overwritten so many times before a run, as the peers' scripts do (there it covers a slow caller).
 const FLUSHES: usize = 4;
 /// Of the plans of one graph beside each other.
-const SWEEP: Pace = Pace { rounds: 3, turn: Turn { warm_ms: 4.0, measure_ms: 6.0 }, seldom: &[] };
+const SWEEP: Pace = Pace { rounds: 3, turn: Turn { warm_ms: 4.0, measure_ms: 6.0 }, seldom: &[], aside: Aside::NOBODY };
 /// Launches of one turn, as the peers take them.
 const LAUNCHES: (f64, f64) = (2.0, 100.0);
+/// Launches are waited for in batches so long or up to twice as long, as the peers' are: a warm-up ends at most one batch late.
+const BATCH_MS: f64 = 8.0;
 
 pub struct Gpu {
     pub device: CudaDevice,
@@ -60,7 +62,7 @@ impl Gpu {
             if ms(began) >= turn.warm_ms {
                 break took;
             }
-            if took < turn.warm_ms / 8.0 {
+            if took < (turn.warm_ms / 8.0).min(BATCH_MS) {
                 batch *= 2;
             }
         };
@@ -167,7 +169,7 @@ impl Buffers {
 
     /// A turn of each executable in each of a few rounds.
     pub fn sweep(&self, gpu: &Gpu, all: &[Executable]) -> Result<Vec<f64>> {
-        let outcomes = alternate(&vec![""; all.len()], SWEEP, |n| self.turn(gpu, &all[n], SWEEP.turn).map_err(|e| e.to_string()));
+        let outcomes = alternate(&vec![""; all.len()], SWEEP, |n, turn| self.turn(gpu, &all[n], turn).map_err(|e| e.to_string()));
         let time = |o: Outcome| o.ms().ok_or_else(|| Error::new(ErrorCode::CheckFailed, o.error.unwrap_or_default(), "a time"));
         outcomes.into_iter().map(time).collect()
     }

@@ -2,8 +2,7 @@
 
 use crate::device::{Buffers, Gpu};
 use crate::prefill;
-use crate::rounds::{self, Pace, Turn};
-use crate::{backward, decode, host, Args, Results};
+use crate::{backward, decode, host, paces, rounds, Args, Results};
 use frostgraph::plan::Plan;
 use frostgraph::{Device, Result};
 use serde_json::json;
@@ -24,12 +23,6 @@ pub fn further_plans(args: &Args, device: &Device) -> Result<Vec<Plan>> {
     Ok(plans)
 }
 
-/// Cases of the peers' table.
-const LONG: Pace =
-    Pace { rounds: 5, turn: Turn { warm_ms: 50.0, measure_ms: 16.0 }, seldom: &["default", "fa2", "efficient", "cudnn"] };
-/// Decode, and problems of microseconds: no clock sinks under them.
-const SHORT: Pace = Pace { rounds: 5, turn: Turn { warm_ms: 10.0, measure_ms: 8.0 }, seldom: &["efficient"] };
-
 pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
     let costs = {
         let exe = prefill::plans(&host::SMALL, device)?[0].compile()?;
@@ -42,7 +35,7 @@ pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
     }
     let copy = gpu.copy_bandwidth()?;
     println!("a large device copy reads and writes {:.2} TB/s", copy / 1e12);
-    let (long, short) = (args.pace(LONG), args.pace(SHORT));
+    let (long, short) = (args.pace(paces::FORWARD), args.pace(paces::SHORT));
     let words: [(&str, &[&str]); 3] =
         [("backends", &["fwd", "backends"]), ("cudnn_graph", &["fwd", "cudnn_graph"]), ("fa4", &["fwd", "fa4"])];
     let mut groups = args.groups(backward::SCRIPT, &words);

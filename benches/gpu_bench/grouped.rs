@@ -5,16 +5,13 @@ pub use crate::blocks::Format;
 use crate::device::Gpu;
 use crate::job::{wanted, Job};
 use crate::prefill::row_of;
-use crate::rounds::{self, Pace, Turn};
-use crate::{plain, Args, Results};
+use crate::{paces, plain, rounds, Args, Results};
 use frostgraph::exec::Operand;
 use frostgraph::graph::{GemmWeights, Graph, GraphOptions, GroupedGemmDsrelu, GroupedGemmDsreluAttrs, Tensor};
 use frostgraph::plan::{BuildOptions, Plan};
 use frostgraph::{DType, Device, Error, ErrorCode, Result};
 use serde_json::{json, Value};
 
-const PACE: Pace =
-    Pace { rounds: 5, turn: Turn { warm_ms: 60.0, measure_ms: 25.0 }, seldom: &["torch_dsrelu_even", "torch_fp8_product"] };
 /// Name of the key that holds a time, of ours and theirs alike.
 const MS: &str = "ms";
 const FAMILY: &str = "grouped_gemm_dsrelu_";
@@ -171,7 +168,7 @@ pub fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
 pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
     let copy = gpu.copy_bandwidth()?;
     println!("a large device copy reads and writes {:.2} TB/s", copy / 1e12);
-    let pace = args.pace(PACE);
+    let pace = args.pace(paces::GROUPED);
     let mut groups = args.groups("peers_grouped.py", &[("torch", &[])]);
     let body = json!({
         "copy_bytes_per_second": copy, "method": rounds::METHOD, "pace": pace.json(),

@@ -22,6 +22,7 @@ mod grouped;
 mod host;
 mod job;
 mod limits;
+mod paces;
 mod peers;
 mod plain;
 mod prefill;
@@ -102,7 +103,7 @@ impl Args {
         self.modes.as_ref().is_none_or(|m| m.split(',').any(|part| mode == part))
     }
 
-    /// How a case is timed, where the command line says nothing else.
+    /// How a case is timed, where the command line says nothing else; turns aside are as long as usual.
     pub(crate) fn pace(&self, usual: Pace) -> Pace {
         let turn =
             Turn { warm_ms: self.warm.unwrap_or(usual.turn.warm_ms), measure_ms: self.measure.unwrap_or(usual.turn.measure_ms) };

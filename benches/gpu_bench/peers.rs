@@ -192,9 +192,12 @@ impl Peers {
         answer["ms"].as_f64().ok_or_else(|| answer["error"].as_str().unwrap_or("an answer without a time").to_owned())
     }
 
-    /// Lets go of what the case needed.
-    pub fn free(&mut self) {
+    /// Lets go of what the case needed, all at the same time.
+    pub fn free(groups: &mut [Peers]) {
         // A process that fails here has been ended, which frees as much.
-        let _ = self.ask(&json!({ "free": true }));
+        let told: Vec<bool> = groups.iter_mut().map(|g| g.told(&json!({ "free": true })).is_ok()).collect();
+        for (group, _) in groups.iter_mut().zip(told).filter(|(_, told)| *told) {
+            let _ = group.heard();
+        }
     }
 }

@@ -3,8 +3,7 @@
 use crate::device::Gpu;
 use crate::job::{self, Job};
 use crate::prefill::other_rows;
-use crate::rounds::{self, Pace, Turn};
-use crate::{Args, Results};
+use crate::{paces, rounds, Args, Results};
 use frostgraph::exec::Operand;
 use frostgraph::graph::{Graph, GraphOptions, Mask, Nvfp4Qat, Nvfp4QatBackward, Tensor};
 use frostgraph::plan::{BuildOptions, Plan};
@@ -28,8 +27,6 @@ const ALL: &[Case] = &[
 ];
 
 const D: i64 = 128;
-const PACE: Pace =
-    Pace { rounds: 5, turn: Turn { warm_ms: 60.0, measure_ms: 40.0 }, seldom: &["backward", "nvfp4_qat_fwd_sm120"] };
 
 impl Case {
     fn name(&self) -> String {
@@ -132,7 +129,7 @@ pub fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
 }
 
 pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
-    let pace = args.pace(PACE);
+    let pace = args.pace(paces::QAT);
     let mut groups = args.groups("peers_qat.py", &[("triton", &[])]);
     let body = json!({
         "method": rounds::METHOD, "pace": pace.json(),

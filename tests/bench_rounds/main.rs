@@ -1,17 +1,26 @@
 //! The benchmark's rounds and its protocol with the peers' scripts, without a GPU: fake peers speak through `benches/peers_timing.py`.
 
+#[path = "../../benches/gpu_bench/paces.rs"]
+mod paces;
 #[path = "../../benches/gpu_bench/peers.rs"]
 mod peers;
+mod planned;
 #[path = "../../benches/gpu_bench/rounds.rs"]
 mod rounds;
 
 use peers::Peers;
-use rounds::{about, alternate, case, line, median, Own, Pace, Turn, METHOD};
+use rounds::{about, alternate, case, line, median, Aside, Own, Pace, Turn, METHOD};
 use serde_json::{json, Value};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-const PACE: Pace = Pace { rounds: 3, turn: Turn { warm_ms: 6.0, measure_ms: 4.0 }, seldom: &["b"] };
+const PACE: Pace = Pace {
+    rounds: 3,
+    turn: Turn { warm_ms: 6.0, measure_ms: 4.0 },
+    seldom: &["b"],
+    aside: Aside { turn: BRIEF, names: &["x8", "y"] },
+};
+const BRIEF: Turn = Turn { warm_ms: 2.0, measure_ms: 1.0 };
 /// For one answer: a start of Python on a busy machine is within it, and a test that waits for it is still quick.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -63,31 +72,78 @@ fn run(groups: &mut [Peers], asked: Value) -> Value {
     case("c", "ms", PACE, vec![own("ours", vec![2.0, 2.2, 1.9])], groups, &asked)
 }
 
-/// In every second round the order is turned round, and who fails is not asked again.
+fn order(names: &[&str], pace: Pace) -> Vec<usize> {
+    pace.turns(names).into_iter().map(|(who, _)| who).collect()
+}
+
+/// Who fails is not asked again; of five rounds a seldom one has three.
 #[test]
 fn rounds_alternate() {
-    let mut order = Vec::new();
-    let outcomes = alternate(&["a", "b", "c"], PACE, |who| {
-        order.push(who);
-        if who == 1 && order.len() > 3 {
+    let mut asked = Vec::new();
+    let outcomes = alternate(&["a", "b", "c"], PACE, |who, turn| {
+        assert_eq!(turn, PACE.turn);
+        asked.push(who);
+        if who == 1 && asked.len() > 3 {
             return Err("late".into());
         }
         Ok(who as f64 + 1.0)
     });
-    assert_eq!(order, [0, 1, 2, 2, 1, 0, 0, 2]);
+    assert_eq!(asked, [0, 1, 2, 0, 2, 1, 0, 2]);
     assert_eq!((outcomes[0].ms(), outcomes[0].spread()), (Some(1.0), Some(0.0)));
     assert_eq!((outcomes[1].ms(), outcomes[1].error.as_deref()), (None, Some("late")));
     assert_eq!(outcomes[2].turns, [3.0; 3]);
     assert_eq!([&[][..], &[3.0], &[5.0, 2.0], &[9.0, 1.0, 4.0]].map(median), [None, Some(3.0), Some(3.5), Some(4.0)]);
-    assert!(METHOD.contains("opposite order"));
-    assert_eq!(PACE.json(), json!({ "rounds": 3, "warm_ms": 6.0, "measure_ms": 4.0, "in_every_second_round": ["b"] }));
-    // Of five rounds "b" has three.
-    let mut order = Vec::new();
-    alternate(&["a", "b"], Pace { rounds: 5, ..PACE }, |who| {
-        order.push(who);
-        Ok(1.0)
+    let five = Pace { rounds: 5, ..PACE };
+    assert_eq!(order(&["a", "b", "c"], five), [0, 1, 2, 0, 2, 0, 1, 2, 0, 2, 0, 1, 2]);
+    assert_eq!(order(&["a"], PACE), [0, 0, 0]);
+    assert!(order(&[], PACE).is_empty());
+    assert!(METHOD.contains("following another one in each round"));
+    let told = json!({
+        "rounds": 5, "warm_ms": 6.0, "measure_ms": 4.0, "in_every_second_round": ["b"],
+        "aside": { "rounds": 3, "warm_ms": 2.0, "measure_ms": 1.0, "names": ["x8", "y"] },
     });
-    assert_eq!(order, [0, 1, 0, 0, 1, 0, 0, 1]);
+    assert_eq!(five.json(), told);
+    assert_eq!(Pace { aside: Aside::NOBODY, ..five }.json()["aside"], Value::Null);
+}
+
+/// What ran before shows in a time, so everyone follows everyone else equally often: a prime number of them exactly, others nearly.
+#[test]
+fn everyone_follows_everyone() {
+    let names = ["a", "c", "d", "e", "f", "g", "h"];
+    for count in [2, 3, 5, 7] {
+        let turns = order(&names[..count], Pace { rounds: count - 1, ..PACE });
+        let mut pairs: Vec<(usize, usize)> = turns.iter().copied().zip(turns.iter().copied().cycle().skip(1)).collect();
+        pairs.sort_unstable();
+        let all = (0..count).flat_map(|a| (0..count).map(move |b| (a, b))).filter(|(a, b)| a != b);
+        assert_eq!(pairs, all.collect::<Vec<_>>());
+    }
+    for count in [4, 6] {
+        let turns = order(&names[..count], Pace { rounds: 5, ..PACE });
+        assert_eq!(turns.len(), 5 * count);
+        for who in 0..count {
+            let before = turns.windows(2).filter(|w| w[1] == who).map(|w| w[0]);
+            let different: std::collections::BTreeSet<usize> = before.collect();
+            assert!(different.len() >= 3, "{who} of {count} follows {different:?}");
+        }
+    }
+}
+
+/// Those aside have short turns among themselves before the others, in three rounds, and are marked.
+#[test]
+fn some_take_short_turns_aside() {
+    let five = Pace { rounds: 5, ..PACE };
+    assert_eq!(order(&["x8", "a", "y"], five), [0, 2, 0, 2, 0, 2, 1, 1, 1, 1, 1]);
+    let turns = five.turns(&["x8", "a", "y"]);
+    assert!(turns.iter().all(|(who, turn)| *turn == if *who == 1 { PACE.turn } else { BRIEF }), "{turns:?}");
+    let folder = Folder::new();
+    let mut groups = [folder.script("one", "a3,x8")];
+    let timed = run(&mut groups, json!({ "name": "c" }));
+    assert_eq!(timed["peers"]["x8"]["aside"], true);
+    assert_eq!(timed["peers"]["x8"]["turns"], json!([8.0, 8.0, 16.0]));
+    assert_eq!((&timed["peers"]["a3"]["aside"], &timed["ours"]["ours"]["aside"]), (&Value::Null, &Value::Null));
+    let expected = ["prepare c", "turn x8 2.0 1.0", "turn x8 2.0 1.0", "turn x8 2.0 1.0"];
+    assert_eq!(folder.lines("one")[..4], expected);
+    assert_eq!(folder.lines("one")[4..], ["turn a3 6.0 4.0", "turn a3 6.0 4.0", "turn a3 6.0 4.0", "free"]);
 }
 
 /// Two scripts and ours: medians, spreads, notes, ratios, versions, and the order of the questions.

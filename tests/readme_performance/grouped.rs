@@ -39,7 +39,7 @@ pub fn table(results: &Value, limits: Option<&Value>) -> String {
         text(&results["gpu"]),
         text(&results["driver"]),
         text(&results["peers"][0]["versions"]),
-        steadiness(results),
+        steadiness(results, "cases", false),
     );
     for case in list(results, "cases") {
         let (ours, peers) = (&case["ours"], &case["peers"]);

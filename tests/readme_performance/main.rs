@@ -3,7 +3,7 @@
 mod grouped;
 mod hopper;
 
-use serde_json::Value;
+use serde_json::{json, Value};
 use std::path::{Path, PathBuf};
 
 const BEGIN: &str = "<!-- performance: begin -->\n";
@@ -44,17 +44,34 @@ fn machine(results: &Value) -> String {
     )
 }
 
-/// How far the turns of one plan or peer are apart in these results (`spread`); nothing where none took turns.
-fn steadiness(results: &Value) -> String {
-    let cases = ["cases", "decode"].into_iter().flat_map(|key| results[key].as_array().into_iter().flatten());
-    let lists = cases.flat_map(|c| [&c["ours"], &c["peers"], &c["forward"]]);
-    let all = lists.flat_map(|l| l.as_object().into_iter().flatten());
-    let mut spreads: Vec<f64> = all.filter_map(|(_, r)| r["spread"].as_f64()).collect();
+/// Milliseconds unmeasured and measured of each kind of turn in a result file's pace, of those `aside` or of the others.
+fn lengths(pace: &Value, aside: bool) -> Vec<String> {
+    let Some(fields) = pace.as_object() else { return Vec::new() };
+    if fields.contains_key("rounds") {
+        let turn = if aside { &pace["aside"] } else { pace };
+        let ms = |key: &str| turn[key].as_f64().map(|x| format!("{x:.0}"));
+        return ms("warm_ms")
+            .zip(ms("measure_ms"))
+            .map(|(warm, measured)| format!("{warm} + {measured} ms"))
+            .into_iter()
+            .collect();
+    }
+    fields.values().flat_map(|p| lengths(p, aside)).collect()
+}
+
+/// How long the turns were (unmeasured + measured), and how far those of one plan or peer are apart (`spread`): of those `aside`, or of the
+/// others. Nothing where none took turns.
+fn steadiness(results: &Value, list: &str, aside: bool) -> String {
+    let lists = results[list].as_array().into_iter().flatten().flat_map(|c| [&c["ours"], &c["peers"], &c["forward"]]);
+    let all = lists.flat_map(|l| l.as_object().into_iter().flatten()).map(|(_, r)| r);
+    let of_table = all.filter(|r| r["aside"].as_bool().unwrap_or(false) == aside);
+    let mut spreads: Vec<f64> = of_table.filter_map(|r| r["spread"].as_f64()).collect();
     spreads.sort_by(f64::total_cmp);
     let Some(most) = spreads.last() else { return String::new() };
     let share = |n: usize, of: usize| 100.0 * spreads[spreads.len() * n / of];
     format!(
-        " Turns of one\nplan or peer are {:.1} % apart in the median, {:.1} % or less in nine of ten, {:.0} % at most.",
+        " Turns of\n{}; those of one plan or peer are {:.1} % apart in the median, {:.1} % or less in nine of ten, {:.0} % at most.",
+        lengths(&results["pace"], aside).join(" or "),
         share(1, 2),
         share(9, 10),
         100.0 * most
@@ -65,10 +82,11 @@ fn steadiness(results: &Value) -> String {
 fn backward(results: &Value) -> String {
     let mut out = format!(
         "SDPA backward of the portable row, {}. Throughput relative to FlashAttention-2 (PyTorch's flash backend) and cuDNN in the same\n\
-         run; \"99 KB\" are the tiles that an SM120 runs. A dash: the peer does not run the case.\n\n\
+         run; \"99 KB\" are the tiles that an SM120 runs. A dash: the peer does not run the case.{}\n\n\
          | case | ms | TFLOP/s | over FA2 | over cuDNN | 99 KB over FA2 | deterministic ms | over FA2 |\n\
          |---|---|---|---|---|---|---|---|\n",
         machine(results),
+        steadiness(results, "cases", true),
     );
     for case in list(results, "cases") {
         let (ours, ratio) = (&case["ours"], &case["throughput_ratio"]);
@@ -90,9 +108,10 @@ fn backward(results: &Value) -> String {
 /// Long queries by arithmetic, decode by the bytes of K and V.
 fn forward(results: &Value) -> String {
     let mut out = format!(
-        "\nSDPA forward with Stats of the portable row, {}, by PyTorch's backends.\n\n\
+        "\nSDPA forward with Stats of the portable row, {}, by PyTorch's backends.{}\n\n\
          | case | ms | TFLOP/s | over FA2 | over cuDNN | over memory-efficient |\n|---|---|---|---|---|---|\n",
         machine(results),
+        steadiness(results, "cases", true),
     );
     for case in list(results, "cases") {
         let (ours, ratio) = (&case["ours"]["default"], &case["throughput_ratio"]);
@@ -135,7 +154,7 @@ fn qat(results: &Value) -> String {
          | case | the port ms | backward by wgmma ms | TFLOP/s | over the port | by mma.sync ms | over the port | forward by wgmma ms | TFLOP/s | by mma.sync ms |\n\
          |---|---|---|---|---|---|---|---|---|---|\n",
         machine(results),
-        steadiness(results),
+        steadiness(results, "cases", false),
     );
     for case in list(results, "cases") {
         let (ours, ratio, forward) = (&case["ours"], &case["throughput_ratio"], &case["forward"]);
@@ -178,6 +197,24 @@ fn readme_performance_table_is_current() {
         std::fs::write(&path, format!("{}{tables}{}", &readme[..begin], &readme[end..])).expect("a writable README");
     }
     panic!("README.md's performance tables did not match benches/results; they are rewritten outside CI");
+}
+
+/// Who took short turns is no match for long ones, unless nobody else of cuDNN's was there; a table says how long its turns were.
+#[test]
+fn a_table_is_of_one_pace() {
+    let timed = |ms: f64, aside: bool| json!({ "bwd_ms": ms, "spread": ms / 10.0, "aside": aside });
+    let pace = json!({ "rounds": 5, "warm_ms": 250.0, "measure_ms": 12.0, "aside": { "rounds": 3, "warm_ms": 40.0, "measure_ms": 10.0 } });
+    let mut results = json!({ "pace": pace, "cases": [{
+        "case": "one", "ours": { "sm90": timed(1.0, false) },
+        "peers": { "cudnn": timed(1.1, true), "cudnn_graph": timed(1.2, false), "fa4": timed(1.3, false) },
+    }] });
+    let row = |results: &Value| hopper::backward(results, None).lines().last().expect("a row").to_owned();
+    assert!(row(&results).starts_with("| one | 1.00 | 1.20 | 1.30 | 1.20 |"), "{}", row(&results));
+    let told = [false, true].map(|aside| steadiness(&results, "cases", aside));
+    assert!(told[0].contains("Turns of\n250 + 12 ms; those") && told[0].contains("12.0 % apart in the median"), "{}", told[0]);
+    assert!(told[1].contains("Turns of\n40 + 10 ms; those") && told[1].contains("11.0 % apart in the median"), "{}", told[1]);
+    results["cases"][0]["peers"]["cudnn_graph"] = Value::Null;
+    assert!(row(&results).starts_with("| one | 1.00 | 1.10 | 1.30 | 1.10 |"), "{}", row(&results));
 }
 
 /// Field report 121: a list whose first plan is not the fastest. Of every graph that was measured with all its plans, the first is within
