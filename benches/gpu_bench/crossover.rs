@@ -8,7 +8,7 @@ use crate::device::{stream, Buffers, Gpu};
 use crate::grouped::{self, Format};
 use crate::job::{wanted, Job};
 use crate::prefill::other_rows;
-use crate::rounds::median;
+use crate::rounds::Outcome;
 use crate::variants::Variant;
 use crate::{Args, Results};
 use frostgraph::exec::{Executable, Operand};
@@ -17,11 +17,16 @@ use frostgraph::plan::{BuildOptions, Plan};
 use frostgraph::runtime::{CudaEvent, CudaGraph};
 use frostgraph::{DType, Device, Result};
 use serde_json::{json, Map, Value};
+use std::time::{Duration, Instant};
 
 /// Executions in the graph of the warm time.
 const CHAIN: usize = 8;
-/// Rounds of all rows of a problem.
-const ROUNDS: usize = 9;
+/// Rounds of all rows of a problem: at least the first of these, at most the second.
+const ROUNDS: [usize; 2] = [3, 9];
+/// No further round where every row's times are so close together already, (largest - smallest) / median: long problems, mostly.
+const CLOSE: f64 = 0.02;
+/// Results so far are written so often.
+const SAVED_EVERY: Duration = Duration::from_secs(1);
 
 const SIZES: [i64; 6] = [64, 128, 256, 512, 1024, 2048];
 /// (B, query heads, key heads): one item that hardly fills a device, one that does from 512 rows on, and a group of eight.
@@ -184,8 +189,15 @@ struct Captured {
     chain: CudaGraph,
     /// Its kernels, which the graphs point to.
     _exe: Executable,
-    cold: Vec<f64>,
-    warm: Vec<f64>,
+    /// Microseconds of the rounds so far.
+    cold: Outcome,
+    warm: Outcome,
+}
+
+impl Captured {
+    fn close(&self) -> bool {
+        [&self.cold, &self.warm].iter().all(|o| o.spread().is_some_and(|s| s <= CLOSE))
+    }
 }
 
 fn capture(gpu: &Gpu, exe: Executable, buffers: &Buffers) -> Result<Captured> {
@@ -194,7 +206,7 @@ fn capture(gpu: &Gpu, exe: Executable, buffers: &Buffers) -> Result<Captured> {
     gpu.stream.synchronize()?;
     let mut record = |n: usize| gpu.stream.capture(|| (0..n).try_for_each(|_| exe.execute(&s, &mut bindings, &mut workspace)));
     let (once, chain) = (record(1)?, record(CHAIN)?);
-    Ok(Captured { once, chain, _exe: exe, cold: Vec::new(), warm: Vec::new() })
+    Ok(Captured { once, chain, _exe: exe, cold: Outcome::default(), warm: Outcome::default() })
 }
 
 fn measure(gpu: &Gpu, problem: &Problem) -> Result<Value> {
@@ -211,24 +223,28 @@ fn measure(gpu: &Gpu, problem: &Problem) -> Result<Value> {
         stop.synchronize()?;
         Ok(f64::from(stop.ms_since(&start)?) * 1e3)
     };
-    for round in 0..ROUNDS {
+    let mut rounds = 0;
+    while rounds < ROUNDS[0] || rounds < ROUNDS[1] && !rows.iter().all(Captured::close) {
         for row in &mut rows {
-            gpu.overwrite_cache(round as u8)?;
-            row.cold.push(timed(&row.once)?);
+            gpu.overwrite_cache(rounds as u8)?;
+            row.cold.turns.push(timed(&row.once)?);
             row.once.launch(&gpu.stream)?;
-            row.warm.push(timed(&row.chain)? / CHAIN as f64);
+            row.warm.turns.push(timed(&row.chain)? / CHAIN as f64);
         }
+        rounds += 1;
     }
     let of_rows: Map<String, Value> = problem
         .jobs
         .iter()
         .zip(&rows)
         .map(|(j, r)| {
-            let (cold, warm) = (median(&r.cold), median(&r.warm));
+            let (cold, warm) = (r.cold.ms(), r.warm.ms());
             (j.mode.clone(), json!({ "plan": j.plan.to_string(), "cold_us": cold, "warm_us": warm }))
         })
         .collect();
-    Ok(json!({ "case": problem.jobs[0].case, "family": problem.family, "first": problem.first, "ours": of_rows }))
+    Ok(
+        json!({ "case": problem.jobs[0].case, "family": problem.family, "first": problem.first, "rounds": rounds, "ours": of_rows }),
+    )
 }
 
 fn line(case: &Value) -> String {
@@ -241,17 +257,25 @@ fn line(case: &Value) -> String {
 }
 
 pub fn run(args: &Args, gpu: Gpu, device: &Device) -> Result<Option<Results>> {
-    let mut cases = Vec::new();
+    let body = json!({
+        "counting": format!(
+            "microseconds, medians in {} to {} rounds, the fewer the closer together they are; cold: a graph of one execution, \
+             the L2 cache overwritten before it; warm: one of {CHAIN} in a graph", ROUNDS[0], ROUNDS[1]
+        ),
+    });
+    let mut results = Results::new("crossover", crate::machine(&gpu), body);
+    let mut saved = Instant::now();
     for problem in problems(args, device)?.iter().filter(|p| p.jobs.len() > 1) {
         // A row that fails is a result, not the end.
         let case = measure(&gpu, problem)
             .unwrap_or_else(|e| json!({ "case": problem.jobs[0].case, "family": problem.family, "error": e.to_string() }));
         println!("{}", line(&case));
-        cases.push(case);
+        results.push("cases", case);
+        // A run that is cut off leaves what there was a second before.
+        if saved.elapsed() >= SAVED_EVERY {
+            results.save_in(args)?;
+            saved = Instant::now();
+        }
     }
-    let body = json!({
-        "counting": "microseconds, medians in rounds; cold: a graph of one execution, the L2 cache overwritten before it; warm: one of 8 in a graph",
-        "cases": cases,
-    });
-    Ok(Some(Results { engines: crate::rows_of(&cases), ..Results::new("crossover", crate::machine(&gpu), body) }))
+    Ok(Some(results))
 }

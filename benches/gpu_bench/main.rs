@@ -165,12 +165,22 @@ impl Results {
         if self.body["peers"].is_null() {
             self.body["peers"] = rounds::about(groups);
         }
-        self.engines.extend(rows_of([&case]));
         println!("    {:.0} s since the start of the suite", self.began.elapsed().as_secs_f64());
+        self.push(list, case);
+        self.save_in(args)
+    }
+
+    /// Adds a case to a list of the body.
+    pub(crate) fn push(&mut self, list: &str, case: Value) {
+        self.engines.extend(rows_of([&case]));
         if !self.body[list].is_array() {
             self.body[list] = json!([]);
         }
         self.body[list].as_array_mut().into_iter().for_each(|l| l.push(case.clone()));
+    }
+
+    /// Writes what there is so far, where the command line names a folder.
+    pub(crate) fn save_in(&self, args: &Args) -> Result<()> {
         args.out.as_ref().map_or(Ok(()), |dir| self.save(dir).map(drop))
     }
 
@@ -197,7 +207,10 @@ impl Results {
         let short: String = name.rsplit(' ').next().unwrap_or("gpu").to_ascii_lowercase();
         let path = dir.join(format!("{short}-{}.json", self.suite));
         let text = serde_json::to_string_pretty(&body).unwrap_or_default() + "\n";
-        std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&path, text)).map_err(|e| {
+        // Whole or not at all: a run may be cut off here, too.
+        let part = path.with_extension("part");
+        let written = std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&part, text));
+        written.and_then(|()| std::fs::rename(&part, &path)).map_err(|e| {
             Error::new(ErrorCode::FileWrite, e.to_string(), "a folder that can be written").at(path.display().to_string())
         })?;
         Ok(path)
