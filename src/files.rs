@@ -1,10 +1,37 @@
-//! Writing files: whole or not at all, and into what the path leads to.
+//! Reading files that may have no end, and writing files: whole or not at all, and into what the path leads to.
 
 use crate::{Error, ErrorCode, Result};
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of the longest text that is read: a graph of ten thousand nodes takes ten million.
+const LONGEST_TEXT: u64 = 256 << 20;
+
+/// All bytes up to the end, which must come before more than `most` of them: a device or a pipe may have none.
+pub(crate) fn read_within(from: impl Read, most: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > most {
+        true => Err(std::io::Error::other(format!("more than {most} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
+/// A text up to its end.
+///
+/// Errors: FG5001, with `expected`, where it cannot be read, is no UTF-8, or does not end within 256 MiB.
+pub fn read_text(from: impl Read, expected: &str) -> Result<String> {
+    let text = read_within(from, LONGEST_TEXT).and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other));
+    text.map_err(|e| Error::new(ErrorCode::FileRead, e.to_string(), expected))
+}
+
+/// [`read_text`] of a file; errors name it.
+pub fn read_text_file(path: &Path, expected: &str) -> Result<String> {
+    let opened = File::open(path).map_err(|e| Error::new(ErrorCode::FileRead, e.to_string(), expected));
+    opened.and_then(|file| read_text(file, expected)).map_err(|e| e.at(path.display().to_string()))
+}
 
 /// Where the bytes of a path go.
 #[derive(Debug, PartialEq, Eq)]

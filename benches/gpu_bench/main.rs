@@ -11,6 +11,7 @@
 //! compiles the kernels of the suites for an H200 into FILE and ends; `--once` launches every plan once and `--limits` reads what a profiler
 //! counted then (see `limits`). Without a GPU it says so and exits with 0.
 
+mod args;
 mod backward;
 mod blocks;
 mod cases;
@@ -27,195 +28,19 @@ mod peers;
 mod plain;
 mod prefill;
 mod qat;
+mod results;
 mod rounds;
 mod variants;
 
+pub(crate) use args::Args;
 use device::Gpu;
-use frostgraph::engines::row_by_name;
 use frostgraph::plan::Plan;
 use frostgraph::runtime::{compile_bundle, CudaDevice};
-use frostgraph::{Device, Error, ErrorCode, Result};
+use frostgraph::{Device, Result};
 use job::Job;
-use peers::Peers;
-use rounds::{Pace, Turn};
-use serde_json::{json, Map, Value};
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-
-#[derive(Default)]
-pub(crate) struct Args {
-    words: Vec<String>,
-    suite: Option<String>,
-    only: Option<String>,
-    modes: Option<String>,
-    pub(crate) peers: Option<PathBuf>,
-    pub(crate) python: Option<String>,
-    out: Option<PathBuf>,
-    bundle: Option<PathBuf>,
-    limits: Option<PathBuf>,
-    rounds: Option<usize>,
-    warm: Option<f64>,
-    measure: Option<f64>,
-    once: bool,
-    metrics: bool,
-    pub(crate) host: bool,
-    pub(crate) no_host: bool,
-    pub(crate) sweep: bool,
-}
-
-impl Args {
-    fn parse() -> Args {
-        let mut args = Args::default();
-        let mut given = std::env::args().skip(1);
-        while let Some(a) = given.next() {
-            match a.as_str() {
-                "--suite" => args.suite = given.next(),
-                "--only" => args.only = given.next(),
-                "--modes" => args.modes = given.next(),
-                "--peers" => args.peers = given.next().map(Into::into),
-                "--python" => args.python = given.next(),
-                "--out" => args.out = given.next().map(Into::into),
-                "--bundle" => args.bundle = given.next().map(Into::into),
-                "--limits" => args.limits = given.next().map(Into::into),
-                "--rounds" => args.rounds = given.next().and_then(|n| n.parse().ok()),
-                "--warm" => args.warm = given.next().and_then(|n| n.parse().ok()),
-                "--measure" => args.measure = given.next().and_then(|n| n.parse().ok()),
-                "--once" => args.once = true,
-                "--metrics" => args.metrics = true,
-                "--host" => args.host = true,
-                "--no-host" => args.no_host = true,
-                "--sweep" => args.sweep = true,
-                // `cargo bench` hands its own flags to every bench binary.
-                flag if flag.starts_with('-') => {}
-                word => args.words.push(word.to_owned()),
-            }
-        }
-        args
-    }
-
-    pub(crate) fn wants(&self, case: &str) -> bool {
-        self.only.as_ref().is_none_or(|o| o.split(',').any(|part| case.contains(part)))
-    }
-
-    /// Whether a plan of this name is timed.
-    pub(crate) fn wants_mode(&self, mode: &str) -> bool {
-        self.modes.as_ref().is_none_or(|m| m.split(',').any(|part| mode == part))
-    }
-
-    /// How a case is timed, where the command line says nothing else; turns aside are as long as usual.
-    pub(crate) fn pace(&self, usual: Pace) -> Pace {
-        let turn =
-            Turn { warm_ms: self.warm.unwrap_or(usual.turn.warm_ms), measure_ms: self.measure.unwrap_or(usual.turn.measure_ms) };
-        Pace { rounds: self.rounds.unwrap_or(usual.rounds), turn, ..usual }
-    }
-
-    /// The scripts with the peers of a suite, by title and words; none without `--peers`.
-    pub(crate) fn groups(&self, script: &str, groups: &[(&str, &[&str])]) -> Vec<Peers> {
-        let Some(folder) = &self.peers else { return Vec::new() };
-        let seconds = std::env::var("FROSTGRAPH_PEER_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60.0);
-        let start = |(title, words): &(&str, &[&str])| {
-            let python = self.python.as_deref().unwrap_or("python3");
-            let command = [python.into(), folder.join(script).into_os_string()].into_iter();
-            Peers::new(title, command.chain(words.iter().map(Into::into)).collect(), Duration::from_secs_f64(seconds))
-        };
-        groups.iter().map(start).collect()
-    }
-
-    fn runs(&self, suite: &str) -> bool {
-        self.suite.as_ref().map_or(suite != CROSSOVER, |s| s == suite)
-    }
-}
-
-/// Where a suite ran.
-pub(crate) struct Machine {
-    name: String,
-    arch: String,
-    driver: String,
-}
-
-pub(crate) fn machine(gpu: &Gpu) -> Machine {
-    Machine { name: gpu.device.name().to_owned(), arch: gpu.device.arch(), driver: gpu.device.driver_version() }
-}
-
-/// What one suite measured.
-pub(crate) struct Results {
-    pub(crate) suite: &'static str,
-    pub(crate) engines: BTreeSet<String>,
-    pub(crate) machine: Machine,
-    pub(crate) body: Value,
-    began: Instant,
-}
-
-/// The rows that ran, from the plans of the cases.
-pub(crate) fn rows_of<'a>(cases: impl IntoIterator<Item = &'a Value>) -> BTreeSet<String> {
-    let lists = cases.into_iter().flat_map(|c| [&c["ours"], &c["forward"]]);
-    let modes = lists.flat_map(|l| l.as_object().into_iter().flatten());
-    modes.filter_map(|(_, m)| m["plan"].as_str()).filter_map(|p| p.split('[').next()).map(str::to_owned).collect()
-}
-
-impl Results {
-    pub(crate) fn new(suite: &'static str, machine: Machine, body: Value) -> Results {
-        Results { suite, engines: BTreeSet::new(), machine, body, began: Instant::now() }
-    }
-
-    /// Adds a case to a list of the body, and writes what there is so far: a run that is cut off leaves it. The peers tell of themselves after
-    /// their first case, when all have started.
-    pub(crate) fn add(&mut self, args: &Args, list: &str, case: Value, groups: &mut [Peers]) -> Result<()> {
-        if self.body["peers"].is_null() {
-            self.body["peers"] = rounds::about(groups);
-        }
-        println!("    {:.0} s since the start of the suite", self.began.elapsed().as_secs_f64());
-        self.push(list, case);
-        self.save_in(args)
-    }
-
-    /// Adds a case to a list of the body.
-    pub(crate) fn push(&mut self, list: &str, case: Value) {
-        self.engines.extend(rows_of([&case]));
-        if !self.body[list].is_array() {
-            self.body[list] = json!([]);
-        }
-        self.body[list].as_array_mut().into_iter().for_each(|l| l.push(case.clone()));
-    }
-
-    /// Writes what there is so far, where the command line names a folder.
-    pub(crate) fn save_in(&self, args: &Args) -> Result<()> {
-        args.out.as_ref().map_or(Ok(()), |dir| self.save(dir).map(drop))
-    }
-
-    fn save(&self, dir: &Path) -> Result<PathBuf> {
-        let mut digests = Map::new();
-        for engine in &self.engines {
-            let row =
-                row_by_name(engine).ok_or_else(|| Error::new(ErrorCode::UnknownEngine, engine.clone(), "a row of MANIFEST"))?;
-            let digest = frostgraph_kernels::digest(row.sources)
-                .map_err(|e| Error::new(ErrorCode::Nvrtc, e.to_string(), "embedded sources"))?;
-            digests.insert(engine.clone(), json!(digest));
-        }
-        let Machine { name, arch, driver } = &self.machine;
-        let mut body = self.body.clone();
-        for (key, value) in [
-            ("suite", json!(self.suite)),
-            ("engines", Value::Object(digests)),
-            ("gpu", json!(name)),
-            ("arch", json!(arch)),
-            ("driver", json!(driver)),
-        ] {
-            body[key] = value;
-        }
-        let short: String = name.rsplit(' ').next().unwrap_or("gpu").to_ascii_lowercase();
-        let path = dir.join(format!("{short}-{}.json", self.suite));
-        let text = serde_json::to_string_pretty(&body).unwrap_or_default() + "\n";
-        // Whole or not at all: a run may be cut off here, too.
-        let part = path.with_extension("part");
-        let written = std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&part, text));
-        written.and_then(|()| std::fs::rename(&part, &path)).map_err(|e| {
-            Error::new(ErrorCode::FileWrite, e.to_string(), "a folder that can be written").at(path.display().to_string())
-        })?;
-        Ok(path)
-    }
-}
+pub(crate) use results::{machine, Results};
+use serde_json::json;
+use std::path::Path;
 
 /// A suite: its name, how it is timed, and its plans one by one.
 struct Suite {
@@ -226,7 +51,7 @@ struct Suite {
 }
 
 /// Has no peers and is no speed to quote: it runs where it is named.
-const CROSSOVER: &str = "crossover";
+pub(crate) const CROSSOVER: &str = "crossover";
 
 const SUITES: [Suite; 5] = [
     Suite { name: "sdpa_bwd", run: backward::run, jobs: backward::jobs, limits: "sdpa_bwd_limits" },
@@ -271,7 +96,7 @@ fn limits(args: &Args, suite: &Suite, device: &Device, table: &Path) -> Result<R
     let cases = limits::cases(table, &(suite.jobs)(args, device)?)?;
     let engines = cases.iter().filter_map(|c| c["plan"].as_str()?.split('[').next()).map(str::to_owned).collect();
     let body = json!({ "counting": "shares of the peak over the kernel's time, per cent; one launch, clocks not fixed", "cases": cases });
-    Ok(Results { engines, ..Results::new(suite.limits, machine(&Gpu::open()?), body) })
+    Ok(Results::new(suite.limits, machine(&Gpu::open()?), body).of(engines))
 }
 
 fn go(args: &Args) -> Result<()> {

@@ -102,6 +102,32 @@ impl SdpaPorts {
         .into_iter()
         .filter_map(|(label, port, written)| port.as_ref().map(|p| (label, p, written)))
     }
+
+    /// The operands with one value a query row, with their label.
+    pub fn row_values(&self) -> impl Iterator<Item = (&'static str, &Port)> {
+        present([("Stats", &self.stats), ("score max", &self.score_max), ("score sum-exp", &self.score_sum_exp)])
+    }
+
+    /// What is neither among [`SdpaPorts::operands`] nor among [`SdpaPorts::row_values`], with its label.
+    pub fn others(&self) -> impl Iterator<Item = (&'static str, &Port)> {
+        present([
+            ("bias", &self.bias),
+            ("dBias", &self.dbias),
+            ("sink", &self.sink),
+            ("dSink", &self.dsink),
+            ("seq_len_q", &self.seq_len_q),
+            ("seq_len_kv", &self.seq_len_kv),
+            ("cu_seq_len_q", &self.cu_seq_len_q),
+            ("cu_seq_len_kv", &self.cu_seq_len_kv),
+            ("page_table_k", &self.page_table_k),
+            ("page_table_v", &self.page_table_v),
+            ("attn_scale", &self.attn_scale),
+        ])
+    }
+}
+
+fn present<'a, const N: usize>(ports: [(&'static str, &'a Option<Port>); N]) -> impl Iterator<Item = (&'static str, &'a Port)> {
+    ports.into_iter().filter_map(|(label, port)| Some((label, port.as_ref()?)))
 }
 
 /// Facts of one attention node (facts page §3).

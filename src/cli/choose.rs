@@ -97,8 +97,7 @@ fn knobs(list: &[String]) -> Result<Knobs> {
 
 fn records(path: &std::path::Path) -> Result<Vec<PlanRecord>> {
     let at = path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .map_err(|e| Error::new(ErrorCode::FileRead, e.to_string(), "a readable plan record").at(&at))?;
+    let text = frostgraph::tensor_file::read_text_file(path, "a readable plan record")?;
     serde_json::from_str(&text).map_err(|e| {
         Error::new(ErrorCode::JsonValue, e.to_string(), "a list of plan records, as `frostgraph tune --save` writes").at(at)
     })

@@ -3,8 +3,8 @@
 use frostgraph::graph::Graph;
 use frostgraph::json::{self, Strictness, Warning};
 use frostgraph::plan::{BuildOptions, Built};
+use frostgraph::tensor_file::read_text;
 use frostgraph::{Device, Error, ErrorCode, Result};
-use std::io::Read;
 use std::path::PathBuf;
 
 /// The graph and the device it is planned for.
@@ -39,10 +39,7 @@ impl GraphArgs {
         let piped = self.graph.as_os_str() == "-";
         let label = if piped { "standard input".to_owned() } else { self.graph.display().to_string() };
         let loaded = if piped {
-            let mut text = String::new();
-            std::io::stdin()
-                .read_to_string(&mut text)
-                .map_err(|e| Error::new(ErrorCode::FileRead, e.to_string(), "a graph as UTF-8 text").at("standard input"))?;
+            let text = read_text(std::io::stdin().lock(), "a graph as UTF-8 text").map_err(|e| e.at(&label))?;
             json::from_str(&text, strictness)
         } else {
             json::from_path(&self.graph, strictness)

@@ -19,6 +19,7 @@ mod sdpa;
 mod text;
 mod tune;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand, ValueEnum};
 use frostgraph::{Error, ErrorCode};
 use report::{Exit, Report};
@@ -83,6 +84,9 @@ pub fn main() -> ExitCode {
     init_log();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
+        Err(e) if e.use_stderr() && e.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            return failed(&usage(&e.render().to_string()), asked_format(std::env::args_os()));
+        }
         Err(e) => {
             let exit = if e.use_stderr() { Exit::Usage } else { Exit::Success };
             // A closed pipe on the help text is no fault.
@@ -93,8 +97,7 @@ pub fn main() -> ExitCode {
     if let Some(n) = cli.threads {
         if let Err(e) = rayon::ThreadPoolBuilder::new().num_threads(n.into()).build_global() {
             let e = Error::new(ErrorCode::Usage, format!("--threads {n}: {e}"), "as many threads as this machine can start");
-            eprintln!("error: {e}");
-            return Exit::of(&e).into();
+            return failed(&e, cli.format);
         }
     }
     let style = Style { width: cli.width.map_or_else(terminal_width, usize::from) };
@@ -111,14 +114,37 @@ pub fn main() -> ExitCode {
     };
     match result {
         Ok(report) => print(&report, cli.format),
-        Err(e) => {
-            let exit = Exit::of(&e);
-            match cli.format {
-                Format::Human => eprintln!("error: {e}"),
-                Format::Json => eprintln!("{}", report::error_json(&e, exit)),
-            }
-            exit.into()
-        }
+        Err(e) => failed(&e, cli.format),
+    }
+}
+
+fn failed(e: &Error, format: Format) -> ExitCode {
+    let exit = Exit::of(e);
+    match format {
+        Format::Human => eprintln!("error: {e}"),
+        Format::Json => eprintln!("{}", report::error_json(e, exit)),
+    }
+    exit.into()
+}
+
+/// The parser's message as an error of ours: its first paragraph is what was given, its "Usage" what is expected, its tips are help.
+fn usage(message: &str) -> Error {
+    let line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut parts = message.split("\n\n").map(line).filter(|p| !p.is_empty());
+    let given = parts.next().unwrap_or_default();
+    let (usage, help): (Vec<String>, Vec<String>) = parts.partition(|p| p.starts_with("Usage: "));
+    let expected = usage.first().map_or("what --help lists", |u| u.trim_start_matches("Usage: "));
+    Error::new(ErrorCode::Usage, given.trim_start_matches("error: "), expected).help(help.join(" "))
+}
+
+/// What a command line that could not be parsed asks for.
+fn asked_format(args: impl Iterator<Item = std::ffi::OsString>) -> Format {
+    let words: Vec<String> = args.map(|w| w.to_string_lossy().into_owned()).collect();
+    let json = words.iter().any(|w| w == "--format=json") || words.windows(2).any(|w| w[0] == "--format" && w[1] == "json");
+    if json {
+        Format::Json
+    } else {
+        Format::Human
     }
 }
 
@@ -138,8 +164,7 @@ fn print(report: &Report, format: Format) -> ExitCode {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => report.exit.into(),
         Err(e) => {
             let e = Error::new(ErrorCode::FileWrite, e.to_string(), "room for what is printed").at("standard output");
-            eprintln!("error: {e}");
-            Exit::of(&e).into()
+            failed(&e, format)
         }
     }
 }

@@ -67,33 +67,6 @@ pub fn facts_list(f: &SdpaFacts) -> Vec<(&'static str, String)> {
 
 /// Operands that are there, by port.
 pub fn operands(f: &SdpaFacts) -> Vec<(&'static str, &Port)> {
-    let p = &f.ports;
-    [
-        ("Q", &p.q),
-        ("K", &p.k),
-        ("V", &p.v),
-        ("O", &p.o),
-        ("Stats", &p.stats),
-        ("high-precision O", &p.high_precision_o),
-        ("dO", &p.d_o),
-        ("dQ", &p.dq),
-        ("dK", &p.dk),
-        ("dV", &p.dv),
-        ("bias", &p.bias),
-        ("dBias", &p.dbias),
-        ("sink", &p.sink),
-        ("dSink", &p.dsink),
-        ("seq_len_q", &p.seq_len_q),
-        ("seq_len_kv", &p.seq_len_kv),
-        ("cu_seq_len_q", &p.cu_seq_len_q),
-        ("cu_seq_len_kv", &p.cu_seq_len_kv),
-        ("page_table_k", &p.page_table_k),
-        ("page_table_v", &p.page_table_v),
-        ("score_max", &p.score_max),
-        ("score_sum_exp", &p.score_sum_exp),
-        ("attn_scale", &p.attn_scale),
-    ]
-    .into_iter()
-    .filter_map(|(name, port)| Some((name, port.as_ref()?)))
-    .collect()
+    let products = f.ports.operands(f.direction).map(|(label, port, _)| (label, port));
+    products.chain(f.ports.row_values()).chain(f.ports.others()).collect()
 }

@@ -92,10 +92,7 @@ pub fn from_str(text: &str, strictness: Strictness) -> Result<Loaded> {
 
 /// Reads a graph from a file; see [`from_str`]. FG5001 when the file cannot be read or is not UTF-8.
 pub fn from_path(path: &std::path::Path, strictness: Strictness) -> Result<Loaded> {
-    let text = std::fs::read_to_string(path).map_err(|e| {
-        Error::new(ErrorCode::FileRead, e.to_string(), "a readable UTF-8 file with a graph").at(path.display().to_string())
-    })?;
-    from_str(&text, strictness)
+    from_str(&crate::files::read_text_file(path, "a readable UTF-8 file with a graph")?, strictness)
 }
 
 impl Graph {

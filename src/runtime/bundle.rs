@@ -20,6 +20,9 @@ const MAGIC: &[u8; 8] = b"FGBUNDL\x01";
 /// Magic, header length, digest of everything after the prefix.
 const PREFIX: usize = 8 + 8 + 32;
 
+/// A file that does not end before is none: the kernels of one target take some ten megabytes.
+const LARGEST: u64 = 1 << 30;
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Index {
@@ -170,7 +173,8 @@ impl Bundle {
     /// FG5001.
     pub fn load(path: &Path) -> Result<Bundle> {
         let at = path.display().to_string();
-        let bytes = std::fs::read(path)
+        let bytes = std::fs::File::open(path)
+            .and_then(|file| crate::files::read_within(file, LARGEST))
             .map_err(|e| Error::new(ErrorCode::FileRead, e.to_string(), "a bundle that can be read").at(at.clone()))?;
         let bundle = Bundle::from_bytes(&bytes).map_err(|e| e.at(at.clone()))?;
         Ok(Bundle { place: at, ..bundle })

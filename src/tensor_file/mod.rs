@@ -8,7 +8,7 @@ mod layout;
 mod read;
 mod write;
 
-pub use crate::files::{check_writable, write_beside};
+pub use crate::files::{check_writable, read_text, read_text_file, write_beside};
 pub use read::TensorFile;
 pub use write::write_file;
 

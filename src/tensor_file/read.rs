@@ -3,11 +3,35 @@
 use super::layout::blocks;
 use super::{file_dtype, keys};
 use crate::graph::{FrozenGraph, TensorId};
-use crate::sample::{input_ids, label, tensor_bytes, HostTensor, HostTensors};
+use crate::sample::{available, input_ids, label, tensor_bytes, HostTensor, HostTensors};
 use crate::{Error, ErrorCode, Result};
+use safetensors::tensor::Metadata;
 use safetensors::SafeTensors;
 use std::collections::BTreeSet;
+use std::io::Read;
 use std::path::{Path, PathBuf};
+
+/// What a header may have.
+const LONGEST_HEADER: u64 = 100_000_000;
+
+/// As many bytes as the header announces, and one more where there is one. The parser then says what is wrong with them: a file that
+/// announces nothing sensible is not read to its end, which it may not have.
+fn whole(mut file: impl Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.by_ref().take(8).read_to_end(&mut bytes)?;
+    let header = bytes.first_chunk::<8>().map_or(0, |length| u64::from_le_bytes(*length));
+    if header > LONGEST_HEADER {
+        return Ok(bytes);
+    }
+    file.by_ref().take(header).read_to_end(&mut bytes)?;
+    let announced = serde_json::from_slice::<Metadata>(&bytes[bytes.len().min(8)..]).map_or(0, |m| m.data_len() as u64);
+    if announced > available() {
+        return Err(std::io::Error::other(format!("{announced} bytes of tensors, where {} bytes are free", available())));
+    }
+    bytes.try_reserve_exact(announced as usize + 1)?;
+    file.take(announced + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
 
 /// A safetensors file in memory.
 #[derive(Debug)]
@@ -19,8 +43,9 @@ pub struct TensorFile {
 impl TensorFile {
     /// Reads a file. FG5001 when it cannot be read, FG5003 when it is no safetensors file.
     pub fn open(path: &Path) -> Result<TensorFile> {
-        let bytes = std::fs::read(path).map_err(|e| {
-            Error::new(ErrorCode::FileRead, e.to_string(), "a readable safetensors file").at(path.display().to_string())
+        let bytes = std::fs::File::open(path).and_then(whole).map_err(|e| {
+            Error::new(ErrorCode::FileRead, e.to_string(), "a readable safetensors file that fits into memory")
+                .at(path.display().to_string())
         })?;
         let file = TensorFile { path: path.to_path_buf(), bytes };
         file.parse()?;

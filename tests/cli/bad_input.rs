@@ -1,6 +1,6 @@
 //! Every kind of bad input gives its coded error and exit status; nothing panics, nothing half-written is left.
 
-use super::{fails, frostgraph, root, stderr, stdout};
+use super::{fails, frostgraph, program, root, stderr, stdout};
 use serde_json::Value;
 use std::path::Path;
 
@@ -153,6 +153,28 @@ fn tensor_files() {
     expect(&run, 3, "FG5003");
 }
 
+/// A device or a pipe may have no end, and a header may announce more than a machine has: neither is read until memory runs out.
+#[cfg(unix)]
+#[test]
+fn inputs_without_an_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    expect(&["plans", "/dev/zero"], 5, "FG5001");
+    assert!(expect(&["run", FORWARD, "--record", "/dev/zero"], 5, "FG5001").contains("more than 268435456 bytes"));
+    let mut endless = program(&["plans", "-"]).stdin(std::fs::File::open("/dev/zero").unwrap()).output().unwrap();
+    assert_eq!(endless.status.code(), Some(5), "{}", stderr(&endless));
+    endless = program(&["run", FORWARD, "--inputs", "/dev/zero"]).output().unwrap();
+    assert!(stderr(&endless).starts_with("error: FG5003 at /dev/zero"), "{}", stderr(&endless));
+    for (elements, exit, code) in [(1u64 << 50, 5, "FG5001"), (u64::MAX / 8, 3, "FG5003")] {
+        let header = format!(
+            "{{\"Q\":{{\"dtype\":\"BF16\",\"shape\":[{elements}],\"data_offsets\":[0,{}]}}}}",
+            elements.saturating_mul(2)
+        );
+        std::fs::write(at("huge"), [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()).unwrap();
+        expect(&["run", FORWARD, "--inputs", &at("huge")], exit, code);
+    }
+}
+
 /// A sequence length above its extent, a page table would be the same: data that contradict the graph.
 #[test]
 fn data_out_of_range() {
@@ -207,6 +229,26 @@ fn negative_numbers_are_named_as_values() {
         let (status, text) = fails(args);
         assert!(status == 2 && text.contains("invalid value '-") && text.contains(option), "{args:?}: {text}");
     }
+}
+
+/// What the parser of the command line refuses has the form of every other error, and JSON where JSON is asked for.
+#[test]
+fn usage_errors_are_coded() {
+    for args in [&["plan"][..], &["run"], &["run", "a", "b"], &["run", FORWARD, "--threads", "x"], &["matrix", "--arch", "9"]] {
+        expect(args, 2, "FG5004");
+    }
+    let text = expect(&["plans", FORWARD, "--devices", "cpu"], 2, "FG5004");
+    assert_eq!(
+        text,
+        "error: FG5004: unexpected argument '--devices' found; expected frostgraph plans --device <DEVICE> <GRAPH>. tip: a similar \
+         argument exists: '--device' For more information, try '--help'.\n"
+    );
+    let o = frostgraph(&["bench", FORWARD, "--format", "json", "--seconds", "-1"]);
+    let v: Value = serde_json::from_str(&stderr(&o)).unwrap();
+    assert_eq!((v["error"]["code"].as_str(), v["error"]["exit"].as_u64()), (Some("FG5004"), Some(2)));
+    assert!(v["error"]["given"].as_str().is_some_and(|g| g.starts_with("invalid value '-1' for '--seconds")), "{v}");
+    assert_eq!(frostgraph(&["--help"]).status.code(), Some(0));
+    assert!(stderr(&frostgraph(&[])).contains("Usage: frostgraph"));
 }
 
 #[test]

@@ -6,5 +6,6 @@ mod goldens;
 mod invariants;
 mod planning;
 mod qat;
+mod records;
 mod standalone;
 mod support;

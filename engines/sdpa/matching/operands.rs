@@ -6,24 +6,9 @@ use crate::{DType, Decline, DeclineCode as Code, Feature, Port, Row, SdpaCaps};
 
 /// First operand besides those of the matrix products that is declared ragged where nothing is packed that way.
 fn foreign_offsets(f: &SdpaFacts) -> Option<&'static str> {
-    let p = &f.ports;
-    let never = [
-        ("bias", &p.bias),
-        ("dBias", &p.dbias),
-        ("sink", &p.sink),
-        ("dSink", &p.dsink),
-        ("seq_len_q", &p.seq_len_q),
-        ("seq_len_kv", &p.seq_len_kv),
-        ("cu_seq_len_q", &p.cu_seq_len_q),
-        ("cu_seq_len_kv", &p.cu_seq_len_kv),
-        ("page_table_k", &p.page_table_k),
-        ("page_table_v", &p.page_table_v),
-        ("attn_scale", &p.attn_scale),
-    ];
-    let packed_only = [("Stats", &p.stats), ("score max", &p.score_max), ("score sum-exp", &p.score_sum_exp)];
     let dense = !f.features.has(Feature::Thd);
-    let all = never.into_iter().chain(packed_only.into_iter().filter(|_| dense));
-    all.into_iter().find(|(_, port)| port.as_ref().is_some_and(|p| p.ragged.is_some())).map(|(label, _)| label)
+    let mut all = f.ports.others().chain(f.ports.row_values().filter(|_| dense));
+    all.find(|(_, port)| port.ragged.is_some()).map(|(label, _)| label)
 }
 
 pub(super) fn lengths(row: &Row, caps: &SdpaCaps, f: &SdpaFacts) -> Option<Decline> {
@@ -86,13 +71,7 @@ pub(super) fn lengths(row: &Row, caps: &SdpaCaps, f: &SdpaFacts) -> Option<Decli
 /// Stats, and the row maximum and sum next to them: one f32 a query row, laid out by the same rules.
 pub(super) fn stats(row: &Row, caps: &SdpaCaps, f: &SdpaFacts) -> Option<Decline> {
     let used = f.direction == Direction::Backward || f.wants_stats;
-    let ports = &f.ports;
-    let all = [
-        ("Stats", ports.stats.as_ref().filter(|_| used)),
-        ("score max", ports.score_max.as_ref()),
-        ("score sum-exp", ports.score_sum_exp.as_ref()),
-    ];
-    all.into_iter().find_map(|(label, p)| row_values(row, caps, f, label, p?))
+    f.ports.row_values().filter(|(label, _)| used || *label != "Stats").find_map(|(label, p)| row_values(row, caps, f, label, p))
 }
 
 fn row_values(row: &Row, caps: &SdpaCaps, f: &SdpaFacts, label: &str, p: &Port) -> Option<Decline> {
