@@ -126,7 +126,8 @@ impl Buffers {
     pub fn new(gpu: &Gpu, exe: &Executable, workspace: u64, given: impl Fn(&Operand) -> Option<Vec<u8>>) -> Result<Buffers> {
         let mut tensors = Vec::new();
         for (n, operand) in exe.operands().iter().enumerate() {
-            let buffer = DeviceBuffer::new(&gpu.device, operand.bytes)?;
+            // Packed tensors as well: their sequences have the declared length here.
+            let buffer = DeviceBuffer::new(&gpu.device, operand.declared_bytes)?;
             if let Some(block) = given(operand) {
                 repeat(gpu, &buffer, &block)?;
             } else if !operand.written && operand.dtype == DType::BF16 {
