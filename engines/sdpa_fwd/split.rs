@@ -68,19 +68,6 @@ pub fn choose(split: &Launch, unsplit: &Launch, p: &Problem) -> (u64, f64) {
     cheapest(candidates(p.sm_count, p.kv_tiles, p.min_tiles), |s| cost(s, split, unsplit, p))
 }
 
-/// The SM120 decode tile, in microseconds: a chain of `stages` loads of `stage_bytes` for each of `units` tiles, against DRAM.
-pub fn choose_sm120_decode(units: u64, stages: u64, stage_bytes: u64, d_v: u64, sm_count: u64) -> u64 {
-    let sms = sm_count.max(1);
-    // 40 GB/s a CTA's dependent loads, 1.55 TB/s the device.
-    let dram = units as f64 * stages as f64 * stage_bytes as f64 / 1.55e6;
-    let time = |s: u64| {
-        let chain = units.saturating_mul(s).div_ceil(sms) as f64 * stages.div_ceil(s) as f64 * stage_bytes as f64 / 4e4;
-        let combine = if s > 1 { 2.0 + 0.055 * s as f64 * d_v as f64 / 128.0 } else { 0.0 };
-        chain.max(dram) + combine
-    };
-    cheapest(candidates(sm_count, stages, 1), time).0
-}
-
 fn cheapest(candidates: Vec<u64>, cost: impl Fn(u64) -> f64) -> (u64, f64) {
     let first = (1, cost(1));
     candidates.into_iter().map(|s| (s, cost(s))).fold(first, |best, c| if c.1 < best.1 { c } else { best })
@@ -110,13 +97,6 @@ mod tests {
             assert_eq!(candidates(sm_count, kv_tiles, min_tiles), powers, "{p:?}");
             let (s, cost) = choose(&l, &l, &p);
             assert_eq!((s, format!("{cost:.2}")), (want.1, format!("{:.2}", want.2)), "{p:?}");
-        }
-    }
-
-    #[test]
-    fn sm120_decode_vectors() {
-        for (units, stages, want) in [(2, 256, 16), (8, 256, 8), (64, 256, 1), (8, 2048, 8)] {
-            assert_eq!(choose_sm120_decode(units, stages, 8192, 128, 188), want, "{units} units of {stages} stages");
         }
     }
 

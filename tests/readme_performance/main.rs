@@ -62,19 +62,23 @@ fn lengths(pace: &Value, aside: bool) -> Vec<String> {
 /// How long the turns were (unmeasured + measured), and how far those of one plan or peer are apart (`spread`): of those `aside`, or of the
 /// others. Nothing where none took turns.
 fn steadiness(results: &Value, list: &str, aside: bool) -> String {
-    let lists = results[list].as_array().into_iter().flatten().flat_map(|c| [&c["ours"], &c["peers"], &c["forward"]]);
-    let all = lists.flat_map(|l| l.as_object().into_iter().flatten()).map(|(_, r)| r);
-    let of_table = all.filter(|r| r["aside"].as_bool().unwrap_or(false) == aside);
-    let mut spreads: Vec<f64> = of_table.filter_map(|r| r["spread"].as_f64()).collect();
-    spreads.sort_by(f64::total_cmp);
-    let Some(most) = spreads.last() else { return String::new() };
-    let share = |n: usize, of: usize| 100.0 * spreads[spreads.len() * n / of];
+    let mut spreads: Vec<(f64, String)> = Vec::new();
+    for case in results[list].as_array().into_iter().flatten() {
+        for (name, r) in ["ours", "peers", "forward"].iter().flat_map(|l| case[*l].as_object().into_iter().flatten()) {
+            let of_table = r["aside"].as_bool().unwrap_or(false) == aside;
+            spreads.extend(
+                r["spread"].as_f64().filter(|_| of_table).map(|s| (100.0 * s, format!("{name}, {}", text(&case["case"])))),
+            );
+        }
+    }
+    spreads.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let Some((most, whose)) = spreads.last() else { return String::new() };
+    let share = |n: usize, of: usize| spreads[spreads.len() * n / of].0;
     format!(
-        " Turns of\n{}; those of one plan or peer are {:.1} % apart in the median, {:.1} % or less in nine of ten, {:.0} % at most.",
+        " Turns of\n{}; those of one plan or peer are {:.1} % apart in the median, {:.1} % or less in nine of ten, {most:.0} % at most ({whose}).",
         lengths(&results["pace"], aside).join(" or "),
         share(1, 2),
         share(9, 10),
-        100.0 * most
     )
 }
 
@@ -211,7 +215,13 @@ fn a_table_is_of_one_pace() {
     let row = |results: &Value| hopper::backward(results, None).lines().last().expect("a row").to_owned();
     assert!(row(&results).starts_with("| one | 1.00 | 1.20 | 1.30 | 1.20 |"), "{}", row(&results));
     let told = [false, true].map(|aside| steadiness(&results, "cases", aside));
-    assert!(told[0].contains("Turns of\n250 + 12 ms; those") && told[0].contains("12.0 % apart in the median"), "{}", told[0]);
+    assert!(
+        told[0].contains("Turns of\n250 + 12 ms; those")
+            && told[0].contains("12.0 % apart in the median")
+            && told[0].ends_with("13 % at most (fa4, one)."),
+        "{}",
+        told[0]
+    );
     assert!(told[1].contains("Turns of\n40 + 10 ms; those") && told[1].contains("11.0 % apart in the median"), "{}", told[1]);
     results["cases"][0]["peers"]["cudnn_graph"] = Value::Null;
     assert!(row(&results).starts_with("| one | 1.00 | 1.10 | 1.30 | 1.10 |"), "{}", row(&results));
