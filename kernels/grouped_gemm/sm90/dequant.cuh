@@ -79,4 +79,21 @@ FG_DEV void dequant_wide(u32 w, float mult, u32& lo, u32& hi) {
   hi = wide_pair(b, mult);
 }
 
+// Back again. Fast loop: 2^(row + column - 254 - 2 SHIFT). The exponents of a fast tile keep it normal unless one is 0: then nothing was added up.
+FG_DEV float power_back(i32 row, i32 top) {
+  if (SF_E4M3) return (float)(1 << (-2 * PAYLOAD));
+  return row == 255 ? f32_bits(0x7fc00000u) : f32_bits((u32)max2(row + top - 127 - 2 * SHIFT, 1) << 23);
+}
+// Wide loop: times 2^(row + column - 254 - 2 WIDE) in two halves: neither leaves fp32 when the product does not.
+FG_DEV void wide_power_back(float& d, i32 row, i32 col) {
+  const i32 e = max2(row + col - 254 - 2 * WIDE, -250), half = e >> 1;
+  const bool bad = row == 255 || col == 255;
+  const float f1 = bad ? f32_bits(0x7fc00000u) : f32_bits((u32)(half + 127) << 23), f2 = f32_bits((u32)(e - half + 127) << 23);
+  d = d * f1 * f2;
+}
+
+// Scale byte of a lane's part of chunk q (32 k) in a row of A, and which of a thread's scale words holds it.
+FG_DEV u32 scale_byte_of(u32 lane, int q) { return SF_VEC == 16 ? 2 * (q & 1) + ((lane >> 1) & 1) : q; }
+FG_DEV constexpr int scale_word_of(int row, int q) { return SF_VEC == 16 ? 2 * row + q / 2 : row; }
+
 }  // namespace fg

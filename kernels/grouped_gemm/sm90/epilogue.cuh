@@ -7,23 +7,6 @@
 
 namespace fg {
 
-// 2^(row + column - 254 - 2 SHIFT), the power of two that the fast loop took out. The exponents of a fast tile keep it normal unless one is 0: then nothing was added up.
-FG_DEV float power_back(i32 row, i32 top) {
-  if (SF_E4M3) return (float)(1 << (-2 * PAYLOAD));
-  return row == 255 ? f32_bits(0x7fc00000u) : f32_bits((u32)max2(row + top - 127 - 2 * SHIFT, 1) << 23);
-}
-
-FG_DEV void pass_c(const MathLane& l, Place& place) {
-  const u32 bar = l.sm + AT_BAR;
-#pragma unroll 1
-  for (u32 i = 0; i < C_SLOTS; i++) {
-    mbar_wait(bar + FULL + 8 * place.stage, place.parity);
-    __syncwarp();
-    if (l.lane == 0) mbar_arrive(bar + EMPTY + 8 * place.stage);
-    next(place);
-  }
-}
-
 // Rows of a tile for the shared epilogue.
 struct TileRows {
   const i32 (&most)[4];  // exponents of the rows
@@ -60,14 +43,14 @@ FG_DEV void epilogue(float (&d0)[64], float (&d1)[64], const Outputs& p, const H
   // This thread's 32 columns of a row of C: in one box, from unit c_unit on.
   const u32 bytes = 32 * width(C_TYPE) * o.t, box = bytes / 128, c_unit = bytes % 128 / 16, bar = l.sm + AT_BAR;
   // The other warpgroup's slots pass by in ring order. Together they may exceed the ring, so warpgroup 0 first frees its own.
-  if (c) pass_c(l, place);
-  const u32 mine = place.stage;
+  if (c) pass_c<C_SLOTS>(l.sm, place.raw, l.lane);
+  const u32 mine = place.raw.slot();
   u32 c_base = 0;
 #pragma unroll
   for (u32 i = 0; i < C_SLOTS; i++) {
-    mbar_wait(bar + FULL + 8 * place.stage, place.parity);
-    if (i == box / C_PER_SLOT) c_base = l.sm + place.stage * STAGE + box % C_PER_SLOT * C_BOX + (32 * warp + o.g) * 128;
-    next(place);
+    mbar_wait(bar + FULL + 8 * place.raw.slot(), place.raw.parity());
+    if (i == box / C_PER_SLOT) c_base = l.sm + place.raw.slot() * STAGE + box % C_PER_SLOT * C_BOX + (32 * warp + o.g) * 128;
+    place.raw.next();
   }
   const TileRows rows{most, h.wide, h.top, alpha, hdr + HDR_WORDS + 24, c_base, c_unit, o.g, hdr + HDR_PROB + 4 * (128 * c + 32 * warp + o.g)};
   float peak = 0.f;
@@ -78,7 +61,7 @@ FG_DEV void epilogue(float (&d0)[64], float (&d1)[64], const Outputs& p, const H
   if (l.lane == 0)
 #pragma unroll
     for (u32 i = 0; i < C_SLOTS; i++) mbar_arrive(bar + EMPTY + 8 * ((mine + i) % STAGES));
-  if (!c) pass_c(l, place);
+  if (!c) pass_c<C_SLOTS>(l.sm, place.raw, l.lane);
   do_columns(d0, d1, p, o, peak);
 }
 

@@ -23,7 +23,7 @@ constexpr u32 A_BYTES = M_TILE * ROW, B_BYTES = N_TILE * ROW, SF_BYTES = 3 * 512
 constexpr u32 STAGE_A = 0, STAGE_B = A_BYTES, STAGE_SFA = STAGE_B + B_BYTES, STAGE_SFB = STAGE_SFA + 1024 * SF_WORDS;
 constexpr u32 STAGE = (STAGE_SFA + SF_BYTES + 1023) / 1024 * 1024;
 // C follows a tile's last step of k through the same ring: boxes of 128 bytes by 128 rows, first those of warpgroup 0, then those of warpgroup 1.
-constexpr u32 C_BOX = 128 * 128, C_BOXES = width(C_TYPE), C_PER_SLOT = C_BOXES * C_BOX <= STAGE ? C_BOXES : 2 * C_BOX <= STAGE ? 2 : 1, C_SLOTS = C_BOXES / C_PER_SLOT;
+constexpr u32 C_ROWS = 128, C_BOX = 128 * C_ROWS, C_BOXES = width(C_TYPE), C_PER_SLOT = C_BOXES * C_BOX <= STAGE ? C_BOXES : 2 * C_BOX <= STAGE ? 2 : 1, C_SLOTS = C_BOXES / C_PER_SLOT;
 static_assert(C_BOXES % C_PER_SLOT == 0 && C_PER_SLOT >= 1 && C_SLOTS < STAGES, "a warpgroup needs its whole C at once");
 // 16-byte units of a row are XORed with this function of the row: TMA's 128-byte and 64-byte swizzles.
 FG_DEV constexpr u32 swizzle(u32 row) { return IN == IN_E2M1 ? (row >> 1) & 3 : row & 7; }
@@ -35,8 +35,7 @@ constexpr u32 HDR_BYTES = 1024 + 256 + 128;
 static_assert(HDR % 16 == 0 && HDR_ROW % 16 == 0, "bulk copies land on 16 bytes");
 constexpr u32 AT_B16 = STAGES * STAGE, AT_HDR = AT_B16 + B16 * B16_BYTES, AT_BAR = AT_HDR + 2 * HDR, SMEM = AT_BAR + 256 + 1024;
 static_assert(SMEM <= 232448, "shared memory");
-// Barriers.
-constexpr u32 FULL = 0, EMPTY = FULL + 8 * STAGES, B_FULL = EMPTY + 8 * STAGES, B_EMPTY = B_FULL + 8 * B16, H_FULL = B_EMPTY + 8 * B16, H_EMPTY = H_FULL + 16;
-static_assert(H_EMPTY + 16 <= 256, "barrier space");
 
 }  // namespace fg
+
+#include "grouped_gemm/sm90/roles.cuh"

@@ -13,15 +13,9 @@ struct MathLane {
 };
 // Running place in the two rings.
 struct Place {
-  u32 stage = 0, parity = 0, b = 0;  // b: 64-k steps of B consumed so far
+  Raw raw;
+  Ring<B16> b;
 };
-
-FG_DEV void next(Place& p) {
-  if (++p.stage == STAGES) {
-    p.stage = 0;
-    p.parity ^= 1;
-  }
-}
 
 // Raw words of chunk Q (32 k): x[b][h] the first 16 k (fp8) or all 32 (E2M1) of row g + 8h of product b, y the second 16 of fp8.
 FG_DEV void raw_words(u32 (&x)[2][2], u32 (&y)[2][2], const MathLane& l, u32 stage, int q) {
@@ -32,14 +26,10 @@ FG_DEV void raw_words(u32 (&x)[2][2], u32 (&y)[2][2], const MathLane& l, u32 sta
     for (int b = 0; b < 2; b++) ldsm4(stage + l.a_row + b * 16 * ROW + (((2 * q + (l.lane >> 4)) ^ l.a_xor) << 4), x[b][0], x[b][1], y[b][0], y[b][1]);
   }
 }
-// Scale byte of chunk q for this lane, and the word it stands in.
-FG_DEV u32 scale_byte_of(const MathLane& l, int q) { return SF_VEC == 16 ? 2 * (q & 1) + ((l.lane >> 1) & 1) : q; }
-FG_DEV constexpr int scale_word_of(int row, int q) { return SF_VEC == 16 ? 2 * row + q / 2 : row; }
-
 template <int Q> FG_DEV void fragments(u32 (&f)[2][2][4], const u32 (&sf)[4 * SF_WORDS], const MathLane& l, u32 stage) {
   u32 x[2][2], y[2][2];
   raw_words(x, y, l, stage, Q);
-  const u32 byte = scale_byte_of(l, Q);
+  const u32 byte = scale_byte_of(l.lane, Q);
 #pragma unroll
   for (int b = 0; b < 2; b++)
 #pragma unroll
@@ -69,27 +59,27 @@ template <int Q>
 FG_DEV void fast_step(float (&d0)[64], float (&d1)[64], u32 (&f)[2][2][2][4], u32 (&sf)[4 * SF_WORDS], const MathLane& l, Place& p, u64 desc, u32 stage, const Tail& tail,
                       bool last, bool more, bool release) {
   const u32 bar = l.sm + AT_BAR;
-  const u32 bi = p.b + Q / 2;
-  if (Q % 2 == 0) mbar_wait(bar + B_FULL + 8 * (bi % B16), (bi / B16) & 1);
+  constexpr bool FIRST = Q % 2 == 0;  // of a slot of B
+  if (FIRST) mbar_wait(bar + B_FULL + 8 * p.b.slot(), p.b.parity());
   pin(d0);
   pin(d1);
   wgmma_fence();
-  issue<0>(d0, d1, f[Q & 1], desc + (u64)((bi % B16) * (B16_BYTES / 16) + (Q & 1) * 4));
+  issue<0>(d0, d1, f[Q & 1], desc + (u64)(p.b.slot() * (B16_BYTES / 16) + (FIRST ? 0 : 4)));
   wgmma_commit();
   if (Q == 3) {  // every fragment of this stage is in registers that a product has read by now
     __syncwarp();
-    if (l.lane == 0) mbar_arrive(bar + EMPTY + 8 * p.stage);
+    if (l.lane == 0) mbar_arrive(bar + EMPTY + 8 * p.raw.slot());
   }
   wgmma_wait<1>();
-  if (Q % 2 == 0 && release && l.lane == 0) mbar_arrive(bar + B_EMPTY + 8 * ((bi - 1) % B16));
+  if (FIRST && release && l.lane == 0) mbar_arrive(bar + B_EMPTY + 8 * p.b.before());
+  if (!FIRST) p.b.next();
   if (Q < 3) {
     fragments<(Q + 1) & 3>(f[(Q + 1) & 1], sf, l, stage);
   } else {
-    p.b += 2;
-    next(p);
+    p.raw.next();
     if (more) {
-      const u32 at = l.sm + p.stage * STAGE;
-      mbar_wait(bar + FULL + 8 * p.stage, p.parity);
+      const u32 at = l.sm + p.raw.slot() * STAGE;
+      mbar_wait(bar + FULL + 8 * p.raw.slot(), p.raw.parity());
       scale_words(sf, l, at, tail, last);
       fragments<0>(f[0], sf, l, at);
     }
@@ -100,14 +90,14 @@ FG_DEV void fast_step(float (&d0)[64], float (&d1)[64], u32 (&f)[2][2][2][4], u3
 FG_DEV void fast_loop(float (&d0)[64], float (&d1)[64], const MathLane& l, Place& p, u64 desc, i32 steps, const Tail& tail) {
   const u32 bar = l.sm + AT_BAR;
   u32 f[2][2][2][4], sf[4 * SF_WORDS];
-  mbar_wait(bar + FULL + 8 * p.stage, p.parity);
+  mbar_wait(bar + FULL + 8 * p.raw.slot(), p.raw.parity());
   // Multipliers come clean from prep up to the last atom; given scales end in whatever their padding holds.
   constexpr bool CLEAN = !SF_E4M3 && SF_WORDS == 1;
-  scale_words(sf, l, l.sm + p.stage * STAGE, tail, !CLEAN && steps == 1);
-  fragments<0>(f[0], sf, l, l.sm + p.stage * STAGE);
+  scale_words(sf, l, l.sm + p.raw.slot() * STAGE, tail, !CLEAN && steps == 1);
+  fragments<0>(f[0], sf, l, l.sm + p.raw.slot() * STAGE);
 #pragma unroll 1
   for (i32 s = 0; s < steps; s++) {
-    const u32 stage = l.sm + p.stage * STAGE;
+    const u32 stage = l.sm + p.raw.slot() * STAGE;
     const bool last = !CLEAN && s + 2 == steps;
     fast_step<0>(d0, d1, f, sf, l, p, desc, stage, tail, last, true, s > 0);
     fast_step<1>(d0, d1, f, sf, l, p, desc, stage, tail, last, true, true);
@@ -121,42 +111,41 @@ FG_DEV void wide_loop(float (&d0)[64], float (&d1)[64], const MathLane& l, Place
   const u32 bar = l.sm + AT_BAR;
 #pragma unroll 1
   for (i32 s = 0; s < steps; s++) {
-    const u32 stage = l.sm + p.stage * STAGE;
-    mbar_wait(bar + FULL + 8 * p.stage, p.parity);
+    const u32 stage = l.sm + p.raw.slot() * STAGE;
+    mbar_wait(bar + FULL + 8 * p.raw.slot(), p.raw.parity());
     u32 sf[4 * SF_WORDS];
     scale_words(sf, l, stage, tail, s + 1 == steps);
 #pragma unroll
     for (int q = 0; q < 4; q++) {
-      const u32 bi = p.b + q / 2;
       u32 f[2][2][4], x[2][2], y[2][2];
       raw_words(x, y, l, stage, q);
 #pragma unroll
       for (int b = 0; b < 2; b++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-          const float m = wide_multiplier(sf[scale_word_of(2 * b + h, q)], (i32)scale_byte_of(l, q), most[2 * b + h]);
+          const float m = wide_multiplier(sf[scale_word_of(2 * b + h, q)], (i32)scale_byte_of(l.lane, q), most[2 * b + h]);
           u32 first = x[b][h], second = y[b][h];
           if (IN == IN_E2M1) nibbles(x[b][h], first, second);
           dequant_wide(first, m, f[b][0][h], f[b][0][h + 2]);
           dequant_wide(second, m, f[b][1][h], f[b][1][h + 2]);
         }
-      if (q % 2 == 0) mbar_wait(bar + B_FULL + 8 * (bi % B16), (bi / B16) & 1);
+      if (q % 2 == 0) mbar_wait(bar + B_FULL + 8 * p.b.slot(), p.b.parity());
       pin(d0);
       pin(d1);
       wgmma_fence();
-      issue<1>(d0, d1, f, desc + (u64)((bi % B16) * (B16_BYTES / 16) + (q & 1) * 4));
+      issue<1>(d0, d1, f, desc + (u64)(p.b.slot() * (B16_BYTES / 16) + (q & 1) * 4));
       wgmma_commit();
       wgmma_wait<0>();
       pin(d0);
       pin(d1);
       __syncwarp();
       if (l.lane == 0) {
-        if (q % 2) mbar_arrive(bar + B_EMPTY + 8 * (bi % B16));
-        if (q == 3) mbar_arrive(bar + EMPTY + 8 * p.stage);
+        if (q % 2) mbar_arrive(bar + B_EMPTY + 8 * p.b.slot());
+        if (q == 3) mbar_arrive(bar + EMPTY + 8 * p.raw.slot());
       }
+      if (q % 2) p.b.next();
     }
-    p.b += 2;
-    next(p);
+    p.raw.next();
   }
 }
 

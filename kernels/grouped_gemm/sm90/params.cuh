@@ -2,6 +2,8 @@
 #pragma once
 #include "grouped_gemm/epilogue/config.cuh"
 #include "grouped_gemm/sm90/dequant.cuh"
+#include "grouped_gemm/sm90/expert_map.cuh"
+#include "grouped_gemm/sm90/ring.cuh"
 
 namespace fg {
 
@@ -40,10 +42,6 @@ FG_DEV void locate(i32 tile, i32 blocks, i32 n_tiles, i32& mb, i32& nb) {
   mb = band * BAND + in - nb * high;
 }
 
-struct Header {
-  i32 mb, nb, expert, first, count, wide, top;
-  float alpha;
-};
 FG_DEV u32 lds_u32(u32 a) {
   u32 v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(a));
@@ -55,5 +53,48 @@ FG_DEV u32 lds_u8(u32 a) {
   return v;
 }
 FG_DEV void sts_u32(u32 a, u32 v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
+FG_DEV void tma_load_2d(u32 dst, const TensorMap* m, u32 bar, i32 c0, i32 c1) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(dst), "l"(m), "r"(bar), "r"(c0), "r"(c1) : "memory");
+}
+
+// The words of a tile's header, from HDR_WORDS on.
+struct Header {
+  i32 mb, nb, expert, first, count, wide;
+  float alpha;
+  i32 top;
+};
+constexpr u32 WORD_WIDE = 20, WORD_TOP = 28;
+// The cluster form's: the top of the second 128 columns, and the parts that have arrived, by warpgroup.
+constexpr u32 WORD_TOP1 = 32, WORD_ARRIVED = 40;
+FG_DEV void write_header(u32 at, const Header& h) {
+  sts_u32(at, (u32)h.mb);
+  sts_u32(at + 4, (u32)h.nb);
+  sts_u32(at + 8, (u32)h.expert);
+  sts_u32(at + 12, (u32)h.first);
+  sts_u32(at + 16, (u32)h.count);
+  sts_u32(at + WORD_WIDE, (u32)h.wide);
+  sts_f32(at + 24, h.alpha);
+  sts_u32(at + WORD_TOP, (u32)h.top);
+}
+FG_DEV Header read_header(u32 at, i32 wide) {
+  Header h;
+  h.mb = (i32)lds_u32(at);
+  h.nb = (i32)lds_u32(at + 4);
+  h.expert = (i32)lds_u32(at + 8);
+  h.first = (i32)lds_u32(at + 12);
+  h.count = (i32)lds_u32(at + 16);
+  h.wide = wide;
+  h.top = (i32)lds_u32(at + WORD_TOP);
+  h.alpha = lds_f32(at + 24);
+  return h;
+}
+
+// FG_LIST: an expert's map of B, acquired when the expert changes; `mapped`: whose was acquired last.
+FG_DEV const TensorMap* listed_map(const Params& p, i32 expert, i32& mapped) {
+  const TensorMap* m = p.maps + expert;
+  if (expert != mapped) acquire_map(m);
+  mapped = expert;
+  return m;
+}
 
 }  // namespace fg

@@ -35,9 +35,6 @@ static_assert(HDR % 16 == 0 && HDR_ROW % 16 == 0, "bulk copies land on 16 bytes"
 constexpr u32 SWAP = 4 * 1024;
 constexpr u32 AT_B16 = STAGES * STAGE, AT_SWAP = AT_B16 + B16 * B16_BYTES, AT_HDR = AT_SWAP + SWAP, AT_BAR = AT_HDR + 2 * HDR, SMEM = AT_BAR + 256 + 1024;
 static_assert(SMEM <= 232448, "shared memory");
-// Barriers.
-constexpr u32 FULL = 0, EMPTY = FULL + 8 * STAGES, B_FULL = EMPTY + 8 * STAGES, B_EMPTY = B_FULL + 8 * B16, H_FULL = B_EMPTY + 8 * B16, H_EMPTY = H_FULL + 16;
-static_assert(H_EMPTY + 16 <= 256, "barrier space");
 
 // The cluster.
 FG_DEV u32 cluster_rank() {
@@ -57,25 +54,6 @@ FG_DEV void bulk_to_peer(u32 dst, u32 src, u32 bytes, u32 bar) {
   asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst), "r"(src), "r"(bytes), "r"(bar) : "memory");
 }
 
-// Running place in a ring of N slots. A wait reads the lowest bit of the parity only. Rings of a power of two count, which is cheaper.
-template <u32 N, bool POWER = (N & (N - 1)) == 0> struct Ring {
-  u32 at = 0, turn = 0;
-  FG_DEV u32 slot() const { return at; }
-  FG_DEV u32 parity() const { return turn; }
-  FG_DEV void next() {
-    if (++at == N) {
-      at = 0;
-      turn ^= 1;
-    }
-  }
-  FG_DEV u32 before() const { return at ? at - 1 : N - 1; }
-};
-template <u32 N> struct Ring<N, true> {
-  u32 count = 0;
-  FG_DEV u32 slot() const { return count % N; }
-  FG_DEV u32 parity() const { return count / N; }
-  FG_DEV void next() { count++; }
-  FG_DEV u32 before() const { return (count - 1) % N; }
-};
-
 }  // namespace fg
+
+#include "grouped_gemm/sm90/roles.cuh"

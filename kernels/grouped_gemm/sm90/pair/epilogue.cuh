@@ -9,23 +9,6 @@ namespace fg {
 
 static_assert(!FG_SRELU, "the cluster kernel has no D_srelu");
 
-// 2^(row + column - 254 - 2 SHIFT), the power of two that the fast loop took out. The exponents of a fast tile keep it normal unless one is 0: then nothing was added up.
-FG_DEV float power_back(i32 row, i32 top) {
-  if (SF_E4M3) return (float)(1 << (-2 * PAYLOAD));
-  return row == 255 ? f32_bits(0x7fc00000u) : f32_bits((u32)max2(row + top - 127 - 2 * SHIFT, 1) << 23);
-}
-
-FG_DEV void pass_c(const MathLane& l, Place& place) {
-  const u32 bar = l.sm + AT_BAR;
-#pragma unroll 1
-  for (u32 i = 0; i < C_SLOTS; i++) {
-    mbar_wait(bar + FULL + 8 * place.raw.slot(), place.raw.parity());
-    __syncwarp();
-    if (l.lane == 0) mbar_arrive(bar + EMPTY + 8 * place.raw.slot());
-    place.raw.next();
-  }
-}
-
 // Rows of one half for the shared epilogue.
 struct HalfRows {
   const i32 (&most)[2];  // exponents of the rows
@@ -138,7 +121,7 @@ FG_DEV void epilogue(float (&d0)[64], float (&d1)[64], const Outputs& p, const O
   }
   const u32 bar = l.sm + AT_BAR;
   // The other warpgroup's slots pass by in ring order. Together they may exceed the ring, so warpgroup 0 first frees its own.
-  if (c) pass_c(l, place);
+  if (c) pass_c<C_SLOTS>(l.sm, place.raw, l.lane);
   // This thread's 32 columns of a row of C in each half: in one box, from a unit on.
   Boxes boxes;
   u32 slots[C_SLOTS], c_base[2], c_unit[2];
@@ -179,7 +162,7 @@ FG_DEV void epilogue(float (&d0)[64], float (&d1)[64], const Outputs& p, const O
     for (u32 i = 0; i < C_SLOTS; i++) mbar_arrive(bar + EMPTY + 8 * slots[i]);
   }
   __syncwarp();
-  if (!c) pass_c(l, place);
+  if (!c) pass_c<C_SLOTS>(l.sm, place.raw, l.lane);
 }
 
 }  // namespace fg

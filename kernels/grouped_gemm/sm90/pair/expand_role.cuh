@@ -1,4 +1,5 @@
-// One warpgroup makes this CTA's 128 columns of 16-bit B, for both CTAs.
+// One warpgroup makes this CTA's 128 columns of 16-bit B, for both CTAs. Not a form of the loop in sm90/expand_role.cuh: as one it was 2 % slower (the
+// branch of the lane that sends became a block of its own).
 #pragma once
 #include "grouped_gemm/sm90/expand.cuh"
 #include "grouped_gemm/sm90/pair/schedule.cuh"
@@ -17,8 +18,8 @@ FG_DEV void expand_pair(const u32 (&v)[4], u32 pair, u32 (&unit)[4][4]) {
   }
 }
 
-constexpr int CHUNKS = ROW / 32;            // 16-byte chunks of a raw row in a slot
-constexpr int UNITS = 4;             // of 16 bytes that a chunk becomes
+constexpr int CHUNKS = ROW / 32;  // 16-byte chunks of a raw row in a slot
+constexpr int UNITS = 4;          // of 16 bytes that a chunk becomes
 
 // A column's share of a slot: `half` of the stage.
 template <bool WIDE_LOOP> FG_DEV void make_half(const u32 (&v)[CHUNKS][4], const u32 (&sf)[SF_WORDS], i32 most, int half, u32 slot, const u32 (&to)[UNITS * CHUNKS]) {
@@ -56,18 +57,17 @@ FG_DEV void expand_role(const Params& p, u32 sm, u32 thread, u32 rank) {
   for (int i = 0; i < UNITS * CHUNKS; i++) to[i] = sm + AT_B16 + rank * B16_HALF + row * 128 + ((i ^ (row & 7)) << 4);
   const u32 half_at = AT_B16 + rank * B16_HALF;
   const u32 sf_at = sm + STAGE_SFB + (n & 31) * 16 + (n >> 5) * 4;
-  Ring<STAGES> ring;
+  Raw ring;
   Ring<B16> b;
   u32 it = 0;
 #pragma unroll 1
-  for (i32 item = blockIdx.x >> 1; item < plan.items; item += gridDim.x >> 1, it++) {
+  for (i32 item = Schedule::first(); item < plan.items; item += Schedule::stride(), it++) {
     const Work work = plan.at(item);
-    const u32 hdr = sm + AT_HDR + (it & 1) * HDR;
-    mbar_wait(bar + H_FULL + 8 * (it & 1), (it >> 1) & 1);
-    const u32 wide = lds_u32(hdr + HDR_WORDS + 20);
+    const u32 hdr = wait_header(sm, it);
+    const u32 wide = lds_u32(hdr + HDR_WORDS + WORD_WIDE);
     u32 here = lane;
     opaque(here);  // this address is made here, not kept in a register
-    const i32 most = (i32)(wide ? lds_u8(hdr + HDR_COL + 128 * rank + column_of(here, w)) : lds_u32(hdr + HDR_WORDS + 28 + 4 * rank));
+    const i32 most = (i32)(wide ? lds_u8(hdr + HDR_COL + 128 * rank + column_of(here, w)) : lds_u32(hdr + HDR_WORDS + WORD_TOP + 4 * rank));
 #pragma unroll 1
     for (i32 s = work.begin; s < work.end; s++) {
       const u32 at = ring.slot() * STAGE;
@@ -101,14 +101,8 @@ FG_DEV void expand_role(const Params& p, u32 sm, u32 thread, u32 rank) {
       }
       ring.next();
     }
-    for (u32 c = 0; c < 2 * C_SLOTS; c++) {  // C passes by
-      mbar_wait(bar + FULL + 8 * ring.slot(), ring.parity());
-      __syncwarp();
-      if (lane == 0) mbar_arrive(bar + EMPTY + 8 * ring.slot());
-      ring.next();
-    }
-    __syncwarp();
-    if (lane == 0) mbar_arrive(bar + H_EMPTY + 8 * (it & 1));
+    pass_c<2 * C_SLOTS>(sm, ring, lane);
+    free_header(sm, it, lane);
   }
 }
 

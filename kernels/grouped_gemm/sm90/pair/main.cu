@@ -21,11 +21,10 @@ FG_DEV void math_role(const Params& p, const OutMaps& maps, const Parts& parts, 
   Place place;
   u32 it = 0;
 #pragma unroll 1
-  for (i32 item = blockIdx.x >> 1; item < plan.items; item += gridDim.x >> 1, it++) {
+  for (i32 item = Schedule::first(); item < plan.items; item += Schedule::stride(), it++) {
     const Work work = plan.at(item);
-    const u32 hdr = sm + AT_HDR + (it & 1) * HDR;
-    mbar_wait(bar + H_FULL + 8 * (it & 1), (it >> 1) & 1);
-    const i32 wide = (i32)uniform(lds_u32(hdr + HDR_WORDS + 20));
+    const u32 hdr = wait_header(sm, it);
+    const i32 wide = (i32)uniform(lds_u32(hdr + HDR_WORDS + WORD_WIDE));
     // Zeroed by hand and not by the first product's predicate: undefined registers at the join of the two loops make ptxas serialise every wgmma (C7515).
 #pragma unroll
     for (int i = 0; i < 64; i++) d0[i] = d1[i] = 0.f;
@@ -39,16 +38,8 @@ FG_DEV void math_role(const Params& p, const OutMaps& maps, const Parts& parts, 
     } else {
       fast_loop(d0, d1, l, place, desc, work, plan.steps, tail);
     }
-    Header h;
-    h.mb = (i32)lds_u32(hdr + HDR_WORDS);
-    h.nb = (i32)lds_u32(hdr + HDR_WORDS + 4);
-    h.expert = (i32)lds_u32(hdr + HDR_WORDS + 8);
-    h.first = (i32)lds_u32(hdr + HDR_WORDS + 12);
-    h.count = (i32)lds_u32(hdr + HDR_WORDS + 16);
-    h.wide = wide;
-    h.top = (i32)lds_u32(hdr + HDR_WORDS + 28);
-    h.alpha = lds_f32(hdr + HDR_WORDS + 24);
-    const i32 top1 = (i32)lds_u32(hdr + HDR_WORDS + 32);
+    const Header h = read_header(hdr + HDR_WORDS, wide);
+    const i32 top1 = (i32)lds_u32(hdr + HDR_WORDS + WORD_TOP1);
     // Addresses of the epilogue are made here and not before the first tile: registers for them are not there.
     u32 here = lane;
     opaque(here);
@@ -67,16 +58,15 @@ FG_DEV void math_role(const Params& p, const OutMaps& maps, const Parts& parts, 
     pin(d0);
     pin(d1);
     if (lane == 0 && (SF_E4M3 || !wide)) free_b(l, place.b.before());
-    if (work.parts > 1 && !join_parts(d0, d1, parts, work, plan.whole, rank, c, thread, hdr + HDR_WORDS + 40 + 4 * c)) {
-      pass_c(l, place);
-      pass_c(l, place);
-      if (lane == 0) mbar_arrive(bar + H_EMPTY + 8 * (it & 1));
+    if (work.parts > 1 && !join_parts(d0, d1, parts, work, plan.whole, rank, c, thread, hdr + HDR_WORDS + WORD_ARRIVED + 4 * c)) {
+      pass_c<C_SLOTS>(sm, place.raw, lane);
+      pass_c<C_SLOTS>(sm, place.raw, lane);
+      free_header(sm, it, lane);
       continue;
     }
 #pragma unroll
     for (int i = 0; i < 2; i++) most[i] = (i32)lds_u8(hdr + HDR_ROW + 64 * c + 16 * w + 8 * i + o.g);
     if (!SF_E4M3 && wide) {
-      // 2^(row + column - 254 - 2 WIDE) in two halves: neither leaves fp32 when the product does not.
 #pragma unroll
       for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -85,18 +75,11 @@ FG_DEV void math_role(const Params& p, const OutMaps& maps, const Parts& parts, 
           for (int x = 0; x < 2; x++) {
             const i32 col = (i32)lds_u8(hdr + HDR_COL + 128 * half + 32 * o.t + 2 * j + x);
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
-              const i32 e = max2(most[r] + col - 254 - 2 * WIDE, -250), low = e >> 1;
-              const bool bad = most[r] == 255 || col == 255;
-              const float f1 = bad ? f32_bits(0x7fc00000u) : f32_bits((u32)(low + 127) << 23), f2 = f32_bits((u32)(e - low + 127) << 23);
-              float& d = half ? d1[4 * j + 2 * r + x] : d0[4 * j + 2 * r + x];
-              d = d * f1 * f2;
-            }
+            for (int r = 0; r < 2; r++) wide_power_back(half ? d1[4 * j + 2 * r + x] : d0[4 * j + 2 * r + x], most[r], col);
           }
     }
     epilogue(d0, d1, p.out, maps, h, top1, o, c, w, hdr, most, l, place);
-    __syncwarp();
-    if (lane == 0) mbar_arrive(bar + H_EMPTY + 8 * (it & 1));
+    free_header(sm, it, lane);
   }
 }
 
@@ -116,19 +99,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(fg::THREA
   const Outputs out{norm_const, d_row, d_col, sfd_row, sfd_col, d_srelu, sfd_col_d_srelu, dprob, amax, dbias, clamp, n, m};
   const Params p{sfa, sfb, fields, reinterpret_cast<const TensorMap*>(maps), sfb_at, row_exp, col_exp, col_top, row_flag, col_flag, head, table, alpha, prob, n, k, out};
   if (threadIdx.x == 0) {
-    for (u32 s = 0; s < STAGES; s++) {
-      mbar_init(bar + FULL + 8 * s, 1);
-      mbar_init(bar + EMPTY + 8 * s, MATH_WARPS + DEQUANT_WARPS);
-    }
-    for (u32 s = 0; s < B16; s++) {
-      mbar_init(bar + B_FULL + 8 * s, DEQUANT_WARPS);
-      mbar_init(bar + B_EMPTY + 8 * s, 2 * MATH_WARPS);
-    }
-    for (u32 s = 0; s < 2; s++) {
-      mbar_init(bar + H_FULL + 8 * s, 1);
-      mbar_init(bar + H_EMPTY + 8 * s, MATH_WARPS + DEQUANT_WARPS);
-    }
-    mbar_init_fence();
+    init_barriers(bar, 2 * MATH_WARPS);
     tma_prefetch_map(&map_a);
     tma_prefetch_map(&map_b);
     tma_prefetch_map(&map_c);

@@ -12,7 +12,7 @@ struct MathLane {
   u32 lane;
 };
 struct Place {
-  Ring<STAGES> raw;
+  Raw raw;
   Ring<B16> b;
 };
 
@@ -26,9 +26,6 @@ FG_DEV void scale_words(u32 (&sf)[2 * SF_WORDS], const MathLane& l, u32 stage, c
 #pragma unroll
     for (int w = 0; w < SF_WORDS; w++) sf[SF_WORDS * h + w] = lds_u32(stage + STAGE_SFA + l.sf + h * 128 + w * 512) & (last ? tail.word[w] : ~0u);
 }
-// Scale byte of chunk q for this lane, and the word it stands in.
-FG_DEV u32 scale_byte_of(const MathLane& l, int q) { return SF_VEC == 16 ? 2 * (q & 1) + ((l.lane >> 1) & 1) : q; }
-FG_DEV constexpr int scale_word_of(int h, int q) { return SF_VEC == 16 ? 2 * h + q / 2 : h; }
 // E4M3: the scales of chunks 2 x and 2 x + 1 of both rows as f16.
 template <int X> FG_DEV void scale_pairs(u32 (&m)[2], const u32 (&sf)[2 * SF_WORDS], const MathLane& l) {
 #pragma unroll
@@ -39,7 +36,7 @@ template <int X> FG_DEV void scale_pairs(u32 (&m)[2], const u32 (&sf)[2 * SF_WOR
 template <int Q> FG_DEV void fragments(u32 (&f)[2][4], const u32 (&w)[2][2], const u32 (&sf)[2 * SF_WORDS], const u32 (&pairs)[2], const MathLane& l) {
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    const u32 m = SF_E4M3 ? both(pairs[h], Q % 2) : multiplier(sf[scale_word_of(h, Q)], scale_byte_of(l, Q));
+    const u32 m = SF_E4M3 ? both(pairs[h], Q % 2) : multiplier(sf[scale_word_of(h, Q)], scale_byte_of(l.lane, Q));
     u32 first, second;
     nibbles(w[Q % 2][h], first, second);
     dequant(first, m, f[0][h], f[0][h + 2]);
@@ -126,7 +123,7 @@ FG_DEV void fast_loop(float (&d0)[64], float (&d1)[64], const MathLane& l, Place
 template <int Q> FG_DEV void wide_fragments(u32 (&f)[2][4], const u32 (&w)[2][2], const u32 (&sf)[2 * SF_WORDS], const MathLane& l, const i32 (&most)[2]) {
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    const float m = wide_multiplier(sf[scale_word_of(h, Q)], (i32)scale_byte_of(l, Q), most[h]);
+    const float m = wide_multiplier(sf[scale_word_of(h, Q)], (i32)scale_byte_of(l.lane, Q), most[h]);
     u32 first, second;
     nibbles(w[Q % 2][h], first, second);
     dequant_wide(first, m, f[0][h], f[0][h + 2]);

@@ -20,6 +20,8 @@ struct Schedule {
     whole = tiles - left;
     items = whole + left * parts;
   }
+  FG_DEV static i32 first() { return blockIdx.x >> 1; }
+  FG_DEV static i32 stride() { return gridDim.x >> 1; }
   FG_DEV Work at(i32 item) const {
     if (item < whole) return {item, 0, steps, 0, 1};
     const i32 i = item - whole, tile = i / parts, part = i - tile * parts;
