@@ -105,6 +105,7 @@ pub static SOURCES: &[Source] = sources![
     "sdpa/bwd/sm90/math.cuh",
     "sdpa/bwd/sm90/pieces.cuh",
     "sdpa/bwd/sm90/rows.cuh",
+    "sdpa/bwd/sm90/stats.cuh",
     "sdpa/bwd/sm90/store.cuh",
     "sdpa/bwd/sm90/turns.cuh",
     "sdpa/bwd/sm90/wide.cuh",

@@ -22,6 +22,8 @@ constexpr bool WIDE = DV > 128;
 constexpr int TK = WIDE ? 64 : 128;
 // Order 6 (late.cuh) leaves dQ of a tile in the place of its dS. Without an order there is room to take -delta into dP as one more k step.
 constexpr bool LATE = FG_ORDER == 6, DELTA_STEP = LATE && !FG_DET;
+// Where there is no room for that, half of a tile's row statistics are loaded before they are wanted (Math::stats_ahead).
+constexpr bool STATS_AHEAD = LATE && !DELTA_STEP;
 constexpr int ST = 2;  // buffers of Q and of dO: the math loop alternates
 // The wide loop leaves its adds to dQ to the bulk engine, from shared memory: whole tiles, or the halves of each warpgroup's columns one after the other.
 // Two halves take the place of the second dO.

@@ -6,7 +6,7 @@
 // The warpgroups take turns with the second part, so that one's products run beside the other's exponentials: left alone they drift together.
 //
 // dQ of a tile is as large as its dS, and a warpgroup's half of dQ as the rows of dS that only this warpgroup multiplies. So dQ is left there, over the dead
-// dS, and the bulk engine takes it to dq_accum: at once (three buffers of dS), or when its turn in the relay has come (turns.cuh, four buffers).
+// dS, and the bulk engine takes it to dq_accum: behind the exponentials (three buffers of dS), or when its turn in the relay has come (turns.cuh, four buffers).
 #pragma once
 #include "sdpa/bwd/sm90/math.cuh"
 
@@ -56,12 +56,21 @@ FG_DEV void hand_over_dq(Math& m, u32 buffer, [[maybe_unused]] float* to) {
   }
 }
 
-// From S and dP under way to P and dP. ptxas moves the wait for dP up before the exponentials, unless a jump stands between: the second wait for dO.
-FG_DEV void late_head(Math& m, const Walk& w, u32 at) {
+// A turn ends with dQ, or with S of the next tile, which then has the tensor core to itself.
+constexpr bool TURN_WITH_S = STATS_AHEAD;
+
+// From S under way, with dP behind it, to P.
+FG_DEV void late_head(Math& m, const Walk& w, u32 at, bool my_turn) {
+  if (STATS_AHEAD) m.stats_ahead(lse_at(at));
   wgmma_wait<1>(), pin(m.s);
+  if (TURN_WITH_S && my_turn) end_turn(m.wg);
   m.scores(w);
   m.softmax(at);
   pin(m.s);
+}
+// To dP. ptxas moves the wait for it up before the exponentials, unless a jump stands between: the second wait for dO.
+FG_DEV void late_dp(Math& m, u32 at) {
+  if (STATS_AHEAD) m.stats_ahead(delta_at(at));
   m.wait_do(at);
   wgmma_wait<0>(), pin(m.dp);
 }
@@ -93,7 +102,8 @@ FG_DEV void late_loop(Math& m, Walk w) {
   for (u32 i = threadIdx.x & 127; i < QCH / 16; i += 128) sts_v4(m.smem + OFF_DS + last * DS_BYTES + m.wg * QCH + i * 16, 0, 0, 0, 0);
   half_there(m.wg, 1);
   if (m.wg == 1) end_turn(1);  // the first turn is the first warpgroup's
-  late_head(m, w, 0);
+  late_head(m, w, 0, false);
+  late_dp(m, 0);
 #pragma unroll 1
   for (i32 i = 0; i < n - 1; i++) {
     const u32 at = i & 1, nx = at ^ 1;
@@ -107,16 +117,17 @@ FG_DEV void late_loop(Math& m, Walk w) {
     m.wait_q(nx);
     m.issue_s(nx);
     wgmma_wait<1>(), pin(m.dq);
-    end_turn(m.wg);
-    if (i > 0) {
-      leave_dq(m, last);
-      if (!FG_DET) fence_async_smem(), hand_over_dq(m, last, dq);
-    }
+    if (!TURN_WITH_S) end_turn(m.wg);
+    if (i > 0) leave_dq(m, last);
+    float* to = dq;
     dq = w.dq;
     m.wait_do(nx);
     m.issue_dp(nx);
     next_tile(w);
-    late_head(m, w, nx);
+    late_head(m, w, nx, true);
+    // Behind the exponentials, where the fence has nothing to wait for any more. Relay: with the next dS (late_tail).
+    if (!FG_DET && i > 0) fence_async_smem(), hand_over_dq(m, last, to);
+    late_dp(m, nx);
     last = buffer;
     buffer = buffer == DS_BUFS - 1 ? 0 : buffer + 1;
   }

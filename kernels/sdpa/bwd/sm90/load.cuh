@@ -2,6 +2,7 @@
 // math warps' list of tiles and run ahead of them by the ring depth.
 #pragma once
 #include "sdpa/bwd/sm90/config.cuh"
+#include "sdpa/bwd/sm90/stats.cuh"
 
 namespace fg {
 
@@ -102,7 +103,7 @@ template <class At> FG_DEV void stats(u32 smem, const Tile& t, i32 heads, i64 ls
       mbar_wait(smem + BAR_Q_FREE + 8 * r.s, r.ph);
 #pragma unroll
       for (int i = 0; i < R; i++)
-        if (32 * i + lane < TQ) sts_f32(smem + OFF_LSE + (r.s * TQ + 32 * i + lane) * 4, l[i]);
+        if (32 * i + lane < TQ) sts_f32(smem + lse_at(r.s) + stat_place(32 * i + lane) * 4, l[i]);
       if (FG_PADDED && edge) {
         mbar_wait(smem + BAR_Q_EDGE, edge_phase);
         scrub_rows<TQ, DQK>(smem + OFF_Q + r.s * Q_BYTES, first, lane);
@@ -114,9 +115,9 @@ template <class At> FG_DEV void stats(u32 smem, const Tile& t, i32 heads, i64 ls
 #pragma unroll
       for (int i = 0; i < R; i++)
         if (32 * i + lane < TQ) {
-          const u32 row = r.slot_do() * TQ + 32 * i + lane;
-          if (DELTA_STEP) put_step(smem + OFF_DELTA + row * 16, -d[i]);
-          else sts_f32(smem + OFF_DELTA + row * 4, d[i]);
+          const u32 row = 32 * i + lane;
+          if (DELTA_STEP) put_step(smem + OFF_DELTA + (r.slot_do() * TQ + row) * 16, -d[i]);
+          else sts_f32(smem + delta_at(r.slot_do()) + stat_place(row) * 4, d[i]);
         }
       if (DELTA_STEP) fence_async_smem();
       if (FG_PADDED && edge) {

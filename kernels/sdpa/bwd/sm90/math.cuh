@@ -127,6 +127,22 @@ struct Math {
   // slower, at 128 it does not fit.
   static constexpr bool EARLY_STATS = TQ == 48 && !FG_BIAS;
   FG_DEV void stat(u32 at, int j) { lds_f32x2(smem + at + (lane & 3) * 8 + j * 32, st[2 * j], st[2 * j + 1]); }
+  // STATS_AHEAD: the numbers of two blocks at one load. ptxas keeps few loads in flight, and each waits behind the products' reads of shared memory. So the
+  // first half of a tile's are loaded before the wait for the product they go with, and a group of the second half once a group of the first is used.
+  static constexpr int GROUPS = TQ / 16;
+  FG_DEV void stat2(u32 at, int g) {
+    u32 x[4];
+    lds_v4(smem + at + (lane & 3) * 16 + g * 64, x[0], x[1], x[2], x[3]);
+#pragma unroll
+    for (int i = 0; i < 4; i++) st[4 * g + i] = __uint_as_float(x[i]);
+  }
+  FG_DEV void stats_ahead(u32 at) {
+#pragma unroll
+    for (int g = 0; g < GROUPS / 2; g++) stat2(at, g);
+  }
+  FG_DEV void stats_behind(u32 at, int j) {
+    if (STATS_AHEAD && j % 2 == 1 && j / 2 < GROUPS / 2) stat2(at, j / 2 + GROUPS / 2);
+  }
   FG_DEV void early(u32 at) {
     if constexpr (EARLY_STATS) {
 #pragma unroll
@@ -150,9 +166,10 @@ struct Math {
   FG_DEV void softmax(u32 at, int i = 0) {
 #pragma unroll
     for (int j = i * PQ / 8; j < (i + 1) * PQ / 8; j++) {
-      if (!EARLY_STATS) stat(lse_at(at), j);
+      if (!EARLY_STATS && !STATS_AHEAD) stat(lse_at(at), j);
 #pragma unroll
       for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(FG_BIAS ? s[4 * j + e] + st[2 * j + (e & 1)] : fmaf(s[4 * j + e], sl2, st[2 * j + (e & 1)]));
+      stats_behind(lse_at(at), j);
       if (!DV_IN_HALVES && !LATE) sink.put(s, p, j);
     }
   }
@@ -191,7 +208,7 @@ struct Math {
 #pragma unroll
     for (int j = i * PQ / 8; j < (i + 1) * PQ / 8; j++) {
       if (LATE) sink.put(s, p, j);  // packed beside dP there would not be registers enough
-      if (!EARLY_STATS && !DELTA_STEP) stat(delta_at(at), j);
+      if (!EARLY_STATS && !STATS_AHEAD && !DELTA_STEP) stat(delta_at(at), j);
       const float a = DELTA_STEP ? 0.f : st[2 * j], b = DELTA_STEP ? 0.f : st[2 * j + 1];
       const float* y = dp + 4 * j - i * NP;
       auto minus = [](float dp, float delta) { return DELTA_STEP ? dp : dp - delta; };
@@ -201,6 +218,7 @@ struct Math {
 #endif
       ds[2 * j] = pack2<BF16>(x[0], x[1]);
       ds[2 * j + 1] = pack2<BF16>(x[2], x[3]);
+      stats_behind(delta_at(at), j);
     }
 #if FG_DBIAS
     if (i == PARTS - 1) {

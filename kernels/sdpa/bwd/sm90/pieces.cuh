@@ -1,6 +1,7 @@
 // What every math loop of this kernel is made of: what it keeps of the work description, descriptor steps, the masks on the transposed scores.
 #pragma once
 #include "sdpa/bwd/sm90/config.cuh"
+#include "sdpa/bwd/sm90/stats.cuh"
 
 namespace fg {
 
@@ -8,10 +9,6 @@ constexpr int NS = TQ / 2;                     // accumulator registers of S^T
 // Order 4 takes a q tile in two halves of its rows.
 constexpr int PARTS = FG_ORDER == 4 ? 2 : 1, PQ = TQ / PARTS, NP = PQ / 2;
 constexpr u32 QCH = TQ * 128, KCH = TK * 128;  // bytes from one 64-column chunk to the next
-
-// Row statistics of a buffer.
-FG_DEV u32 lse_at(u32 buffer) { return OFF_LSE + buffer * (TQ * 4); }
-FG_DEV u32 delta_at(u32 buffer) { return OFF_DELTA + buffer * (TQ * 4); }
 
 // Descriptor units from a K-major tile to its k step of 16 columns.
 FG_DEV constexpr u32 kstep(int k, u32 chunk) { return (k >> 2) * (chunk >> 4) + (k & 3) * 2; }
