@@ -103,6 +103,7 @@ pub static SOURCES: &[Source] = sources![
     "sdpa/bwd/sm90/load.cuh",
     "sdpa/bwd/sm90/main.cu",
     "sdpa/bwd/sm90/math.cuh",
+    "sdpa/bwd/sm90/pair.cuh",
     "sdpa/bwd/sm90/pieces.cuh",
     "sdpa/bwd/sm90/rows.cuh",
     "sdpa/bwd/sm90/stats.cuh",

@@ -88,11 +88,13 @@ fn spills(launch: &Launch) -> u32 {
     }
 }
 
-/// Bytes that the lowering asks for behind what the kernel lays out: at head dim 64 the backward's operand of ones is 256 bytes and 128 of barriers, which
+/// Bytes that the lowering asks for behind what the kernel lays out: the backward's operand of ones is 256 bytes and 128 of barriers, which
 /// a sanitizer takes for 2048 (`engines/sdpa_bwd/sm90.rs`).
 fn behind(launch: &Launch) -> u32 {
     let has = |define| launch.kernel.defines.contains(&define);
-    if launch.kernel.entry == "fg_sdpa_bwd_sm90_main" && has(("FG_ORDER", 6)) && has(("FG_STAGED", 0)) {
+    let at_64 = has(("FG_ORDER", 6)) && has(("FG_STAGED", 0));
+    let pair = has(("FG_ORDER", 7)) && has(("FG_AHEAD", 0)); // else more lies behind it anyway
+    if launch.kernel.entry == "fg_sdpa_bwd_sm90_main" && (at_64 || pair) {
         2048 - 256 - 128
     } else {
         0
@@ -210,13 +212,18 @@ fn every_default_configuration_compiles_within_its_budget() {
                 }
                 // A grid of several sections, whose blocks prepare later heads (FG_AHEAD).
                 if row.name == cases::BWD_SM90 && d_v <= 128 {
-                    let many = Case { b: 4, h_q: 16, h_kv: 16, s_q: 2048, s_kv: 2048, mask: MaskKind::Causal, ..plain };
-                    let ahead = launches(&many, cc);
-                    assert!(
-                        ahead.iter().any(|l| l.kernel.defines.contains(&("FG_AHEAD", 1))),
-                        "{many}: nothing is prepared ahead"
-                    );
-                    work.extend(ahead.into_iter().map(|l| (cc, l)));
+                    for mask in [MaskKind::None, MaskKind::Causal] {
+                        let many = Case { b: 4, h_q: 16, h_kv: 16, s_q: 2048, s_kv: 2048, mask, ..plain.clone() };
+                        let ahead = launches(&many, cc);
+                        assert!(
+                            ahead.iter().any(|l| l.kernel.defines.contains(&("FG_AHEAD", 1))),
+                            "{many}: nothing is prepared ahead"
+                        );
+                        work.extend(ahead.into_iter().map(|l| (cc, l)));
+                    }
+                    // Two blocks of a cluster at 128/128, in a grid of one section.
+                    let one = Case { b: 1, s_q: 1024, s_kv: 1024, ..plain };
+                    work.extend(launches(&one, cc).into_iter().map(|l| (cc, l)));
                 }
             }
         }

@@ -5,7 +5,7 @@ use super::lower::{graph_rules, prep, PREP};
 use super::workspace;
 use crate::sdpa::Scale;
 use crate::sdpa_bwd::lower::{Chain, Inputs, Kernel, CVT, REDUCE};
-use crate::sdpa_bwd::sm90::{carve, configure, main, split, Choice, LATE};
+use crate::sdpa_bwd::sm90::{carve, configure, main, split, Choice, LATE, PAIR, ROTATED};
 use crate::sdpa_bwd::workspace::Regions;
 use crate::{Decline, DeclineCode as Code, Facts, Feature, Knobs, LaunchPlan, Row, SdpaFacts, Target};
 
@@ -39,8 +39,12 @@ fn choose(row: &Row, f: &SdpaFacts, target: &Target) -> Result<Plan, Decline> {
     let staged = f.features.has(Feature::Deterministic);
     // `prep` does what blocks of the plain backward do for later heads.
     let choice = configure(f, i64::from(*sm_count));
-    // The order that quantises between dS and dV, for every mask.
-    let order = if choice.order == LATE { 0 } else { choice.order };
+    // The orders that quantise between dS and dV, for every mask.
+    let order = match choice.order {
+        LATE => 0,
+        PAIR => ROTATED,
+        order => order,
+    };
     let choice = Choice { staged, order, ahead: 0, ..choice };
     let smem = choice.smem();
     if smem > i64::from(*smem_optin) {

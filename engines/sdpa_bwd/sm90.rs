@@ -25,9 +25,17 @@ const TRANSPOSED_TILE: i64 = 48;
 const HALVES: i64 = 4;
 /// Loop order at head dim 64 in which dQ leaves a tile late, from the place of its dS.
 pub(crate) const LATE: i64 = 6;
+/// Loop orders at head dim 128: rotated, and two blocks of a cluster that divide dQ of neighbouring key tiles.
+pub(crate) const ROTATED: i64 = 2;
+pub(crate) const PAIR: i64 = 7;
 /// Keys of a tile where dK and dV of 128 keys fit the accumulators, and above.
 const KV_TILE: i64 = 128;
 const KV_TILE_WIDE: i64 = 64;
+
+/// Query rows from which a cluster's blocks gain more than they wait for each other, without a mask and with a causal one, where one of them has two dead
+/// tiles a head (`kernels/sdpa/bwd/sm90/PERFORMANCE.md`).
+const PAIR_ROWS: i64 = 512;
+const PAIR_ROWS_CAUSAL: i64 = 8192;
 
 /// What shapes and device decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,34 +63,48 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// Shared memory of main: K, V, two Q, two dO, two dS tiles and two of P in the wide form (later the staging of dK and dV), row statistics,
-    /// barriers, dS in fp32, staged dQ, rows of O and dO for later heads.
+    /// Blocks of a cluster.
+    pub(crate) fn cluster(&self) -> i64 {
+        if self.order == PAIR {
+            2
+        } else {
+            1
+        }
+    }
+
+    /// Shared memory of main: K, V, two Q, two dO, two dS tiles and two of P in the wide form (later the staging of dK and dV), the other block's K,
+    /// row statistics, barriers, dS in fp32, staged dQ, rows of O and dO for later heads.
     pub(crate) fn smem(&self) -> i64 {
         let (d_qk, d_v) = self.dims;
         let rows = self.kv_tile + 2 * self.q_tile;
-        let late = self.order == LATE;
+        let (late, pair) = (self.order == LATE, self.order == PAIR);
         let exchanged = match self.kv_tile {
             KV_TILE_WIDE => 4,
             _ if late => 3 + i64::from(self.staged),
+            _ if pair => 3,
             _ => 2,
         };
         let to_dbias = i64::from(self.dbias && self.kv_tile == KV_TILE) * 4 * self.q_tile * self.kv_tile;
         let staged = (2 * i64::from(self.staged && !late) + i64::from(self.bulk)) * 4 * self.q_tile * d_qk;
         let rows_and_barriers = 16 * self.q_tile
-            + match (late, self.staged) {
+            + match (late || pair, self.staged) {
                 (true, true) => 192,
+                // Behind the barriers lie more than 2048 bytes of rows of O and dO.
+                (true, false) if pair && self.ahead > 0 => 24 * self.q_tile + 256 + 128,
                 // -delta as three bf16 of eight, then what multiplies them: 256 bytes, which its descriptor repeats with strides of 0. The barriers lie
                 // behind. 2048 bytes is that operand with packed rows, the extent that compute-sanitizer's memcheck takes it to have.
                 (true, false) => 24 * self.q_tile + 2048,
                 (false, _) => 128,
             };
-        let ahead = i64::from(self.ahead > 0) * 256 * d_v;
+        let ahead = i64::from(self.ahead > 0) * if pair { 128 } else { 256 } * d_v;
+        let others_k = i64::from(pair) * 2 * self.kv_tile * d_qk;
         2 * rows * (d_qk + d_v)
             + (2 * exchanged * self.q_tile * self.kv_tile).max(32_768)
             + rows_and_barriers
             + to_dbias
             + staged
             + ahead
+            + others_k
     }
 
     /// What the kernels shared with the portable row read of its choice: padded head dims, tiles, route.
@@ -163,7 +185,7 @@ pub(crate) fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
     let order_64 = if f.features.has(Feature::Bias) { HALVES } else { LATE };
     let (dims, q_tile, kv_tile, order) = match f.d_qk {
         ..=64 => ((64, 64), 128, KV_TILE, order_64),
-        65..=128 => ((128, 128), 64, KV_TILE, 2),
+        65..=128 => ((128, 128), 64, KV_TILE, if pairs(f, sm_count) { PAIR } else { ROTATED }),
         129..=192 if f.d_v <= 128 => ((192, 128), TRANSPOSED_TILE, KV_TILE, 0),
         129..=192 => ((192, 192), 64, KV_TILE_WIDE, 0),
         _ => ((256, 256), 64, KV_TILE_WIDE, 0),
@@ -172,6 +194,14 @@ pub(crate) fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
         grid(f, (q_tile, kv_tile), 6 * dims.0 + 2 * dims.1, sm_count, idle_warps(f, dims));
     let bulk = dims == (192, 192) && !f.features.has(Feature::Deterministic);
     Choice { dims, q_tile, kv_tile, order, heads_item, interleave, ahead, dbias: f.ports.dbias.is_some(), staged: false, bulk }
+}
+
+/// Whether two blocks of a cluster share dQ at 128/128.
+fn pairs(f: &SdpaFacts, sm_count: i64) -> bool {
+    let plain = idle_warps(f, (128, 128)) && f.mask.left.is_none();
+    let tiles = ceil_div(f.s_kv, KV_TILE);
+    let rows = if f.mask.right.is_some() { PAIR_ROWS_CAUSAL } else { PAIR_ROWS };
+    plain && sm_count >= 2 && tiles % 2 == 0 && f.s_q >= rows
 }
 
 /// Whether two warps of main have nothing to do and lengths do not matter: they can then prepare later heads.

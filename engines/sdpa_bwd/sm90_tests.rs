@@ -68,6 +68,38 @@ fn head_dim_64_leaves_dq_over_its_ds() {
     assert_ne!(choice(&Case { bias: Some((DType::F32, 1)), ..d64 }).order, super::sm90::LATE);
 }
 
+/// Two blocks of a cluster divide dQ of neighbouring key tiles where sequences are long and nothing but a causal mask is asked for.
+#[test]
+fn pairs_of_blocks_share_dq_of_long_sequences() {
+    let main = |case: &Case| {
+        let launch = plan(case).steps.into_iter().find_map(|s| match s {
+            Step::Kernel(l) if l.name == "main" => Some(l),
+            _ => None,
+        });
+        let l = launch.expect("main");
+        let order = l.kernel.defines.iter().find(|d| d.0 == "FG_ORDER").map(|d| d.1);
+        (order, l.cluster[0], l.grid[0])
+    };
+    let pair = |grid| (Some(7), 2, grid);
+    let causal = |s| Case { right: Some(0), ..square(s, 128) };
+    assert_eq!(main(&square(8192, 128)), pair(8 * 64));
+    assert_eq!(main(&square(512, 128)), pair(32 * 4));
+    assert_eq!(main(&square(256, 128)).0, Some(2));
+    assert_eq!(main(&causal(8192)), pair(32 * 64));
+    assert_eq!((main(&causal(4096)).0, main(&causal(4096)).1), (Some(2), 1));
+    // 65 key tiles.
+    assert_eq!(main(&square(8200, 128)).0, Some(2));
+    for other in [
+        Case { deterministic: true, ..square(8192, 128) },
+        Case { right: Some(0), left: Some(1024), ..square(8192, 128) },
+        Case { bias: Some((DType::F32, 1)), ..square(8192, 128) },
+    ] {
+        assert_eq!((main(&other).0, main(&other).1), (Some(2), 1), "{other:?}");
+    }
+    // K, V, two Q, two dO, three dS, the other K; LSE and -delta as eight bf16 a row, ones, barriers; 16 rows of O and dO for each of two warps.
+    assert_eq!(choice(&square(8192, 128)).smem(), 6 * 32_768 - 2 * 16_384 + 3 * 16_384 + 512 + 2048 + 256 + 128 + 16_384);
+}
+
 /// 64 keys a tile where dK and dV of 128 do not fit: twice the blocks, all of the shared memory.
 #[test]
 fn wide_head_dims_take_64_keys() {

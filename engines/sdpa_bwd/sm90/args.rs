@@ -4,7 +4,7 @@ use super::{split, Choice, CVT_T};
 use crate::sdpa::arith::ceil_div;
 use crate::sdpa::params::{ptr, Params};
 use crate::sdpa_bwd::lower::{Chain, Kernel};
-use crate::{Arg, Feature, Port};
+use crate::{Arg, Feature, Port, Step};
 
 /// dQ of the transposed accumulator.
 pub(super) fn cvt_t(chain: &mut Chain<'_>, c: &Choice) {
@@ -96,4 +96,7 @@ pub(crate) fn main(chain: &mut Chain<'_>, c: &Choice, kernel: Kernel, smem: i64)
     ];
     let grid = ceil_div(f.s_kv, c.kv_tile) * (f.h_q / c.heads_item) * f.b;
     chain.launch(kernel, &defines, grid, (384, smem), p);
+    if let Some(Step::Kernel(l)) = chain.steps.last_mut() {
+        l.cluster[0] = u32::try_from(c.cluster()).unwrap_or(u32::MAX);
+    }
 }

@@ -193,6 +193,26 @@ fn sm90_ahead() -> Vec<Case> {
     all.into_iter().map(|c| Case { engine: BWD_SM90, ..c }).collect()
 }
 
+/// Long rows at head dim 128, where two blocks of a cluster share dQ: partial tiles on both sides, an odd number of query tiles, groups summed in a block and
+/// parted, blocks that prepare later heads.
+fn sm90_pairs() -> Vec<Case> {
+    let shapes = [(1, 8, 520, 500), (1, 2, 577, 1010), (11, 8, 513, 250), (11, 2, 514, 130), (3, 1, 640, 390), (34, 4, 512, 129)];
+    let mut all = Vec::new();
+    for (n, (b, h_kv, s_q, s_kv)) in shapes.into_iter().enumerate() {
+        let (d_qk, d_v) = [(128, 128), (96, 96), (128, 72)][n % 3];
+        let (h_q, dtype) = (if b == 34 { 4 } else { 8 }, [DType::BF16, DType::F16][n % 2]);
+        let layout = [Layout::Bshd, Layout::Bhsd, Layout::Sbhd, Layout::Gapped][n % 4];
+        all.push(Case { b, h_q, h_kv, s_q, s_kv, d_qk, d_v, dtype, layout, sink: n == 3, ..Case::default() });
+    }
+    // A causal mask takes longer rows; few keys keep the reference short.
+    for (n, (h_kv, s_q, s_kv)) in [(2, 8192, 250), (1, 8193, 130), (1, 8250, 390)].into_iter().enumerate() {
+        let mask = [MaskKind::Causal, MaskKind::Causal, MaskKind::Band(5)][n];
+        let (dtype, d_qk) = ([DType::BF16, DType::F16][n % 2], [128, 96, 128][n]);
+        all.push(Case { b: 1, h_q: 2, h_kv, s_q, s_kv, d_qk, d_v: d_qk, dtype, mask, ..Case::default() });
+    }
+    all.into_iter().map(|c| Case { engine: BWD_SM90, ..c }).collect()
+}
+
 /// The list, in a fixed order: a new group goes behind the others, because numbers are how a case is named.
 pub fn all() -> Vec<Case> {
     let mut all = product();
@@ -203,5 +223,6 @@ pub fn all() -> Vec<Case> {
     all.extend(wide);
     all.extend(sm90_claimed());
     all.extend(sm90_ahead());
+    all.extend(sm90_pairs());
     all
 }

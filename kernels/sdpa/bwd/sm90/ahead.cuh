@@ -14,7 +14,7 @@ struct Section {
   u32 fit, groups, index, place, helpers;  // groups of a section and in all; its number, the block's place in it, how many of its blocks prepare
 };
 FG_DEV Section section_of(const Shape& s) {
-  const u32 tiles = (u32)ceil_div(s.s_kv, TK), blocks = tiles * (u32)s.interleave;
+  const u32 tiles = CLUSTER * (u32)ceil_div(s.s_kv, CLUSTER * TK), blocks = tiles * (u32)s.interleave;
   u32 block = blockIdx.x;
   opaque(block);  // shared with make_tile, these numbers would have to live in the 24 registers of the helper roles
   // The first half of a section has the most tiles to compute, so the most time.

@@ -20,8 +20,11 @@ constexpr int DQK = FG_D_QK, DV = FG_D_V, TQ = FG_Q_TILE;
 // Head dims whose dK and dV of 128 keys are more than the registers of two warpgroups: 64 keys, and another division of labour (wide.cuh).
 constexpr bool WIDE = DV > 128;
 constexpr int TK = WIDE ? 64 : 128;
-// Order 6 (late.cuh) leaves dQ of a tile in the place of its dS. Without an order there is room to take -delta into dP as one more k step.
-constexpr bool LATE = FG_ORDER == 6, DELTA_STEP = LATE && !FG_DET;
+// Order 6 (late.cuh) leaves dQ of a tile in the place of its dS. Order 7 (pair.cuh): two CTAs of a cluster share dQ of neighbouring kv tiles.
+constexpr bool LATE = FG_ORDER == 6, PAIR = FG_ORDER == 7;
+constexpr int CLUSTER = PAIR ? 2 : 1;
+// -delta comes into dP as one more k step, where there is room.
+constexpr bool DELTA_STEP = (LATE && !FG_DET) || PAIR;
 // Where there is no room for that, half of a tile's row statistics are loaded before they are wanted (Math::stats_ahead).
 constexpr bool STATS_AHEAD = LATE && !DELTA_STEP;
 constexpr int ST = 2;  // buffers of Q and of dO: the math loop alternates
@@ -45,16 +48,18 @@ static_assert(!FG_DBIAS || FG_BIAS, "dBias is that of a bias");
 static_assert(!FG_STAGED || (FG_DET && !FG_BIAS && !DQ_T && !WIDE), "stages are those of the relay, where they fit");
 static_assert(!FG_AHEAD || (!FG_PADDED && !FG_DET && !FG_BIAS && !WIDE), "work is done ahead for dense graphs, by warps without another role");
 static_assert(!LATE || (TQ == 128 && !FG_BIAS && FG_DET == FG_STAGED), "order 6");
+static_assert(!PAIR || (TQ == 64 && DQK == 128 && !FG_DET && !FG_PADDED && !FG_BIAS && !FG_WINDOW), "order 7");
 static_assert(!FG_THD || FG_PADDED, "THD takes its lengths from the length tensors");
 
 // ---- shared memory: every tile is 64-column chunks of 128-byte rows, 128-byte swizzle, 1024-byte aligned ----
 constexpr u32 Q_BYTES = TQ * DQK * 2, DO_BYTES = TQ * DV * 2, K_BYTES = TK * DQK * 2, V_BYTES = TK * DV * 2, DS_BYTES = TQ * TK * 2;
 constexpr u32 OFF_K = 0, OFF_V = OFF_K + K_BYTES, OFF_Q = OFF_V + V_BYTES, OFF_DO = OFF_Q + ST * Q_BYTES, OFF_DS = OFF_DO + ST_DO * DO_BYTES;
-constexpr int DS_BUFS = !LATE ? 2 : FG_DET ? 4 : 3;
+constexpr int DS_BUFS = PAIR ? 3 : !LATE ? 2 : FG_DET ? 4 : 3;
 constexpr u32 OFF_P = OFF_DS + DS_BUFS * DS_BYTES, P_BYTES = WIDE ? DS_BYTES : 0;  // P^T, which only the wide loop keeps in shared memory
 constexpr u32 STAGE_BYTES = 64 * 128 * 2;  // of one warpgroup's output, over the dead dS
 constexpr u32 DS_ROOM = DS_BUFS * (DS_BYTES + P_BYTES) < 2 * STAGE_BYTES ? 2 * STAGE_BYTES : DS_BUFS * (DS_BYTES + P_BYTES);
-constexpr u32 OFF_LSE = OFF_DS + DS_ROOM, OFF_DELTA = OFF_LSE + ST * TQ * 4;
+constexpr u32 OFF_K2 = OFF_DS + DS_ROOM;  // K of the other kv tile (PAIR)
+constexpr u32 OFF_LSE = OFF_K2 + (PAIR ? K_BYTES : 0), OFF_DELTA = OFF_LSE + ST * TQ * 4;
 // DELTA_STEP: a row of -delta is eight bf16, three that add up to it and zeros; then 8 x 8 of what they are multiplied with, and zeros.
 constexpr u32 OFF_ONES = OFF_DELTA + ST * TQ * (DELTA_STEP ? 16 : 4), OFF_BAR = OFF_ONES + (DELTA_STEP ? 256 : 0);
 constexpr u32 BAR_BYTES = LATE && FG_DET ? 192 : 128;
@@ -62,7 +67,7 @@ constexpr u32 OFF_DS32 = OFF_BAR + BAR_BYTES;                         // dS in f
 // dQ on its way to dq_accum: two tiles of the relay; BULK_DQ: a tile, or half of one.
 constexpr u32 OFF_STAGE = OFF_BAR + BAR_BYTES, DQ_BYTES = TQ * DQK * 4, DQ_ROOM = LATE ? 0 : FG_STAGED ? 2 * DQ_BYTES : BULK_DQ ? DQ_BYTES / DQ_PIECES : 0;
 constexpr int DQ_PLACES = LATE && FG_DET ? DS_BUFS : 2;  // for dQ of a tile that waits for its turn
-constexpr int AHEAD_ROWS = 32;  // of O and dO, that each of two warps takes at a time (ahead.cuh)
+constexpr int AHEAD_ROWS = PAIR ? 16 : 32;  // of O and dO, that each of two warps takes at a time (ahead.cuh)
 constexpr u32 OFF_AHEAD = OFF_BAR + BAR_BYTES, AHEAD_BYTES = FG_AHEAD ? 2 * AHEAD_ROWS * 4 * DV : 0;
 constexpr bool DBIAS_RING = FG_DBIAS && !WIDE;  // the wide loop adds to dBias itself
 constexpr u32 SMEM_BYTES = OFF_DS32 + (DBIAS_RING ? TQ * TK * 4 : 0) + DQ_ROOM + AHEAD_BYTES;
@@ -94,8 +99,11 @@ struct Tile {
   bool up;     // upwards, else downwards (UPWARDS)
   Band band;
 
-  // The i-th q tile of the walk.
-  FG_DEV i32 q_tile(i32 i) const { return UPWARDS && up ? lo + i : hi - 1 - i; }
+  // The i-th q tile of the walk. PAIR: of each two, the CTA of the even kv tile takes the second first, the other one the first.
+  FG_DEV i32 q_tile(i32 i) const {
+    if (PAIR) return hi - 2 - (i & ~1) + ((i ^ (kv0 / TK) ^ 1) & 1);
+    return UPWARDS && up ? lo + i : hi - 1 - i;
+  }
 };
 struct Shape {
   i32 heads_q, heads_item, group, s_q, s_kv, interleave;
@@ -106,8 +114,10 @@ struct Shape {
 // first, and the heads in flight stay few enough for their Q, dO and dQ to live in L2.
 FG_DEV Tile make_tile(const Shape& s) {
   Tile t;
-  const u32 tiles = (u32)ceil_div(s.s_kv, TK), hs = (u32)(s.heads_q / s.heads_item), all = gridDim.x / tiles, fit = (u32)s.interleave;
-  const u32 g = blockIdx.x / (tiles * fit), r = blockIdx.x - g * tiles * fit, n = min2(fit, all - g * fit);
+  // A cluster counts as one CTA with a tile as long as those of its CTAs together.
+  const u32 block = blockIdx.x / CLUSTER, rank = blockIdx.x % CLUSTER;
+  const u32 tiles = (u32)ceil_div(s.s_kv, CLUSTER * TK), hs = (u32)(s.heads_q / s.heads_item), all = gridDim.x / CLUSTER / tiles, fit = (u32)s.interleave;
+  const u32 g = block / (tiles * fit), r = block - g * tiles * fit, n = min2(fit, all - g * fit);
   const u32 nth = r / n, bh = g * fit + (r - nth * n);
   // The first section as well where they are odd in number: all its CTAs start together.
   const u32 behind = (all - 1) / fit - g;
@@ -116,12 +126,18 @@ FG_DEV Tile make_tile(const Shape& s) {
   t.b = (i32)(bh / hs);
   t.h0 = (i32)(bh - (u32)t.b * hs) * s.heads_item;
   t.h_kv = t.h0 / s.group;
-  t.kv0 = (i32)tile * TK;
+  t.kv0 = (i32)(tile * CLUSTER + rank) * TK;
   t.len_q = FG_PADDED ? seq_len(s.seq_q, t.b, s.s_q) : s.s_q;
   t.len_kv = FG_PADDED ? seq_len(s.seq_kv, t.b, s.s_kv) : s.s_kv;
   t.band = make_band(s.bottom_right, t.len_q, t.len_kv, s.left, s.right);
   t.lo = q_first<FG_CAUSAL>(t.band, t.kv0) / TQ;
   t.hi = t.kv0 < t.len_kv ? ceil_div(q_end<FG_WINDOW>(t.band, min2(t.kv0 + TK, t.len_kv) - 1, t.len_q), TQ) : 0;
+  // Both CTAs walk the q tiles that either meets, two at a time; rows that a causal mask hides from one are dead there.
+  if (PAIR) {
+    const i32 kv0 = t.kv0 & ~TK;
+    t.lo = q_first<FG_CAUSAL>(t.band, kv0) / TQ & ~1;
+    t.hi = kv0 < t.len_kv ? (ceil_div(t.len_q, TQ) + 1) & ~1 : 0;
+  }
   return t;
 }
 

@@ -23,9 +23,10 @@ FG_DEV bool kv_edge(const Tile& t) { return FG_PADDED && t.kv0 + TK > t.len_kv; 
 FG_DEV void producer(u32 smem, const Tile& t, i32 heads, const Maps& m, i32 row_q, i32 row_k, i32 row_v, i32 row_do) {
   const i32 batch = FG_THD ? 0 : t.b;
   const u32 kv_bar = smem + (kv_edge(t) ? BAR_KV_EDGE : BAR_KV_FULL);
-  mbar_expect(kv_bar, K_BYTES + V_BYTES);
+  mbar_expect(kv_bar, CLUSTER * K_BYTES + V_BYTES);
   load_tile<DQK>(smem + OFF_K, TK, m.k, kv_bar, row_k + t.kv0, t.h_kv, batch);
   load_tile<DV>(smem + OFF_V, TK, m.v, kv_bar, row_v + t.kv0, t.h_kv, batch);
+  if (PAIR) load_tile<DQK>(smem + OFF_K2, TK, m.k, kv_bar, row_k + (t.kv0 ^ TK), t.h_kv, batch);
   Ring r = {0, 1};  // parity 1 passes on a fresh barrier: the buffers start free
 #pragma unroll 1
   for (i32 h = t.h0; h < t.h0 + heads; h++)

@@ -13,6 +13,9 @@
 #else
 #include "sdpa/bwd/sm90/late.cuh"
 #include "sdpa/bwd/sm90/math.cuh"
+#if FG_ORDER == 7
+#include "sdpa/bwd/sm90/pair.cuh"
+#endif
 #endif
 #include "sdpa/bwd/sm90/store.cuh"
 #include "sdpa/bwd/sm90/turns.cuh"
@@ -36,9 +39,12 @@ FG_DEV void run(M& m, u32 zero, u32 smem, u32 wg, u32 warp, u32 lane, u32 tid, f
     bar_arrive<NB_DS, MATH_THREADS>();
   else if (!LATE)
     bar_sync<NB_DS, MATH_THREADS>();
-  const u32 stage = smem + (LATE ? OFF_V + wg * 8192 : OFF_DS + wg * STAGE_BYTES);
+  const u32 stage = smem + (LATE ? OFF_V + wg * 8192 : OFF_DS + (PAIR ? DS_BYTES : 0) + wg * STAGE_BYTES);  // PAIR: what was sent may still be read
   store_rows<M::VN>(stage, m.dv, 1.f, dv_at() + M::V0 * 64, dv_ss, rows, d_v - M::V0 * 64, wg, tid);
   store_rows<M::KN>(stage, m.dk, scale, dk_at() + M::K0 * 64, dk_ss, rows, d_qk - M::K0 * 64, wg, tid);
+#if FG_ORDER == 7
+  await_taken(m);
+#endif
   if (LATE && !FG_DET && lane == 0) tma_wait_all<0>();  // this warp's adds are in memory
 }
 
@@ -46,7 +52,12 @@ FG_DEV void run(M& m, u32 zero, u32 smem, u32 wg, u32 warp, u32 lane, u32 tid, f
 
 extern "C" __device__ const int fg_sdpa_bwd_sm90_main_smem = fg::SMEM_BYTES;
 
-extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_main(
+#if FG_ORDER == 7
+#define FG_CLUSTER_DIMS __cluster_dims__(2, 1, 1)
+#else
+#define FG_CLUSTER_DIMS
+#endif
+extern "C" __global__ void FG_CLUSTER_DIMS __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_main(
     const __grid_constant__ TensorMap tm_q, const __grid_constant__ TensorMap tm_k, const __grid_constant__ TensorMap tm_v,
     const __grid_constant__ TensorMap tm_do, const float* lse, float* delta, float* dq_accum, i32* dq_sem, u16* dk_out, u16* dv_out,
     const i32* seq_q, const i32* seq_kv, const void* rag_q, const void* rag_k, const void* rag_v, const void* rag_do, const void* rag_lse,
@@ -89,6 +100,9 @@ extern "C" __global__ void __launch_bounds__(fg::THREADS, 1) fg_sdpa_bwd_sm90_ma
     fence_async_smem();
   }
   __syncthreads();
+#if FG_ORDER == 7
+  cluster_enter();
+#endif
 
   const Shape shape = {heads_q, heads_item, group, s_q, s_kv, interleave, seq_q, seq_kv, bottom_right, window_left, window_right};
   auto token = [&](const void* rag, i64 mul, i64 ss, i32 b) { return FG_THD ? ragged_offset<FG_RAGGED_I64>(rag, b, mul) / ss : 0ll; };

@@ -18,6 +18,7 @@ constexpr int NQ = DQ_T ? TQ / 2 : 32;  // accumulator registers of dQ (64 x 64,
 
 struct Math;
 FG_DEV void late_loop(Math& m, Walk w);  // late.cuh
+FG_DEV void pair_loop(Math& m, Walk w);  // pair.cuh
 
 struct Math {
   static constexpr int K0 = 0, KN = DQK, V0 = 0, VN = DV;  // first 64-column chunk and columns of dK and dV that a warpgroup owns
@@ -162,7 +163,7 @@ struct Math {
   }
   // dV of half of the rows is under way while dS of the other half is computed: the tensor core would stand still. P is then packed beside dS. A finer
   // alternation is slower, more steps before any dS do not fit (C7512).
-  static constexpr bool DV_IN_HALVES = FG_ORDER == 2 && !FG_DBIAS && PSink::BLOCKWISE;
+  static constexpr bool DV_IN_HALVES = (FG_ORDER == 2 || PAIR) && !FG_DBIAS && PSink::BLOCKWISE;
   FG_DEV void softmax(u32 at, int i = 0) {
 #pragma unroll
     for (int j = i * PQ / 8; j < (i + 1) * PQ / 8; j++) {
@@ -173,6 +174,7 @@ struct Math {
       if (!DV_IN_HALVES && !LATE) sink.put(s, p, j);
     }
   }
+  FG_DEV static float minus(float dp, float delta) { return DELTA_STEP ? dp : dp - delta; }
   // Half of the rows: dS, and P for dV.
   FG_DEV void ds_half(u32 at, int i) {
     const u32 q = ((lane >> 4) & 1) * 8 + (lane & 7), unit = 2 * warp + ((lane >> 3) & 1);  // as in dsoftmax
@@ -182,10 +184,10 @@ struct Math {
       sink.put(s, p, 2 * k), sink.put(s, p, 2 * k + 1);
 #pragma unroll
       for (int j = 2 * k; j < 2 * k + 2; j++) {
-        stat(delta_at(at), j);
-        const float a = st[2 * j], b = st[2 * j + 1];
-        ds[2 * j] = pack2<BF16>(s[4 * j] * (dp[4 * j] - a), s[4 * j + 1] * (dp[4 * j + 1] - b));
-        ds[2 * j + 1] = pack2<BF16>(s[4 * j + 2] * (dp[4 * j + 2] - a), s[4 * j + 3] * (dp[4 * j + 3] - b));
+        if (!DELTA_STEP) stat(delta_at(at), j);
+        const float a = DELTA_STEP ? 0.f : st[2 * j], b = DELTA_STEP ? 0.f : st[2 * j + 1];
+        ds[2 * j] = pack2<BF16>(s[4 * j] * minus(dp[4 * j], a), s[4 * j + 1] * minus(dp[4 * j + 1], b));
+        ds[2 * j + 1] = pack2<BF16>(s[4 * j + 2] * minus(dp[4 * j + 2], a), s[4 * j + 3] * minus(dp[4 * j + 3], b));
       }
       stsm4t(at_lane + k * 2048, ds[4 * k], ds[4 * k + 1], ds[4 * k + 2], ds[4 * k + 3]);
     }
@@ -211,7 +213,6 @@ struct Math {
       if (!EARLY_STATS && !STATS_AHEAD && !DELTA_STEP) stat(delta_at(at), j);
       const float a = DELTA_STEP ? 0.f : st[2 * j], b = DELTA_STEP ? 0.f : st[2 * j + 1];
       const float* y = dp + 4 * j - i * NP;
-      auto minus = [](float dp, float delta) { return DELTA_STEP ? dp : dp - delta; };
       const float x[4] = {s[4 * j] * minus(y[0], a), s[4 * j + 1] * minus(y[1], b), s[4 * j + 2] * minus(y[2], a), s[4 * j + 3] * minus(y[3], b)};
 #if FG_DBIAS
       put_ds32(at32, j, x);
@@ -290,6 +291,8 @@ struct Math {
     [[maybe_unused]] const i32 n = w.n;
 #if FG_ORDER == 6
     late_loop(*this, w);
+#elif FG_ORDER == 7
+    pair_loop(*this, w);
 #elif FG_ORDER == 0
     // One tile after the other.
 #pragma unroll 1

@@ -52,8 +52,10 @@ struct Walk {
 FG_DEV Walk make_walk(const Tile& t, i32 heads, i32 ws_rows, float* dq) {
   Walk w;
   w.qb = w.first_qb = t.q_tile(0), w.last_qb = t.q_tile(t.hi - 1 - t.lo);
-  w.dq = dq + (i64)w.first_qb * TQ * DQK;
-  w.head_jump = ((i64)ws_rows + (w.first_qb - w.last_qb) * TQ) * DQK;
+  // PAIR: dQ of the second of each two.
+  const i32 first_dq = PAIR ? t.q_tile(1) : w.first_qb, last_dq = PAIR ? t.q_tile(t.hi - 1 - t.lo) : w.last_qb;
+  w.dq = dq + (i64)first_dq * TQ * DQK;
+  w.head_jump = ((i64)ws_rows + (first_dq - last_dq) * TQ) * DQK;
   w.n = heads * (t.hi - t.lo);
   w.keys = t.len_kv - t.kv0;
   w.first = t.kv0 - t.band.diag - t.band.right;
@@ -77,6 +79,17 @@ FG_DEV void next_tile(Walk& w) {
     const i32 step = UPWARDS && w.first_qb < w.last_qb ? 1 : -1;
     w.qb += step;
     w.dq += step * (TQ * DQK);
+  }
+}
+
+// From the second of two q tiles to the first of the next two (PAIR).
+FG_DEV void next_two(Walk& w, i32 rank) {
+  if (w.qb == w.last_qb) {
+    w.qb = w.first_qb;
+    w.dq += w.head_jump;
+  } else {
+    w.qb -= 1 + 2 * rank;
+    w.dq -= 2 * TQ * DQK;
   }
 }
 
