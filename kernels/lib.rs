@@ -99,6 +99,7 @@ pub static SOURCES: &[Source] = sources![
     "sdpa/bwd/sm90/bias.cuh",
     "sdpa/bwd/sm90/config.cuh",
     "sdpa/bwd/sm90/cvt_t.cu",
+    "sdpa/bwd/sm90/items.cuh",
     "sdpa/bwd/sm90/late.cuh",
     "sdpa/bwd/sm90/load.cuh",
     "sdpa/bwd/sm90/main.cu",

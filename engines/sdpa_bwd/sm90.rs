@@ -28,6 +28,8 @@ pub(crate) const LATE: i64 = 6;
 /// Loop orders at head dim 128: rotated, and two blocks of a cluster that divide dQ of neighbouring key tiles.
 pub(crate) const ROTATED: i64 = 2;
 pub(crate) const PAIR: i64 = 7;
+/// Words of dq_sem before the counters of `LATE`: its blocks stay and take their items by a ticket, on a line of memory of its own.
+const TICKET_WORDS: i64 = 32;
 /// Keys of a tile where dK and dV of 128 keys fit the accumulators, and above.
 const KV_TILE: i64 = 128;
 const KV_TILE_WIDE: i64 = 64;
@@ -52,6 +54,8 @@ pub(crate) struct Choice {
     pub heads_item: i64,
     /// Head groups that take turns in the grid.
     pub interleave: i64,
+    /// Blocks of main that stay, one a multiprocessor, and take one item of the grid after the other (`LATE`).
+    pub stay: i64,
     /// Sections of the grid between a block and the heads it prepares; 0: `dot` prepares all.
     pub ahead: i64,
     /// dS of a tile is kept in fp32 on its way to dBias.
@@ -88,16 +92,18 @@ impl Choice {
         let staged = (2 * i64::from(self.staged && !late) + i64::from(self.bulk)) * 4 * self.q_tile * d_qk;
         let rows_and_barriers = 16 * self.q_tile
             + match (late || pair, self.staged) {
-                (true, true) => 192,
+                // Barriers and the items under way.
+                (true, true) => 512,
                 // Behind the barriers lie more than 2048 bytes of rows of O and dO.
                 (true, false) if pair && self.ahead > 0 => 24 * self.q_tile + 256 + 128,
-                // -delta as three bf16 of eight, then what multiplies them: 256 bytes, which its descriptor repeats with strides of 0. The barriers lie
-                // behind. 2048 bytes is that operand with packed rows, the extent that compute-sanitizer's memcheck takes it to have.
+                // -delta as three bf16 of eight, then what multiplies them: 256 bytes, which its descriptor repeats with strides of 0. The barriers (and
+                // items) lie behind. 2048 bytes is that operand with packed rows, the extent that compute-sanitizer's memcheck takes it to have.
                 (true, false) => 24 * self.q_tile + 2048,
                 (false, _) => 128,
             };
-        let ahead = i64::from(self.ahead > 0) * if pair { 128 } else { 256 } * d_v;
-        let others_k = i64::from(pair) * 2 * self.kv_tile * d_qk;
+        let ahead = i64::from(self.ahead > 0) * if pair || late { 128 } else { 256 } * d_v;
+        // K of the cluster's other block, or of the next item.
+        let others_k = i64::from(pair || (late && !self.staged)) * 2 * self.kv_tile * d_qk;
         2 * rows * (d_qk + d_v)
             + (2 * exchanged * self.q_tile * self.kv_tile).max(32_768)
             + rows_and_barriers
@@ -131,6 +137,24 @@ impl Choice {
     /// Sections of main's grid; each has a counter where blocks prepare later ones.
     fn sections(&self, f: &SdpaFacts) -> i64 {
         ceil_div(f.b * (f.h_q / self.heads_item), self.interleave)
+    }
+
+    /// Words of dq_sem before the counters.
+    fn ticket(&self) -> i64 {
+        if self.order == LATE {
+            TICKET_WORDS
+        } else {
+            0
+        }
+    }
+
+    /// Blocks of main for so many items.
+    fn blocks(&self, items: i64) -> i64 {
+        if self.order == LATE {
+            items.min(self.stay)
+        } else {
+            items
+        }
     }
 
     /// Rows that delta and dq_accum hold for each head, see [`workspace::ws_rows`]; whole query tiles as well.
@@ -193,7 +217,19 @@ pub(crate) fn configure(f: &SdpaFacts, sm_count: i64) -> Choice {
     let Grid { heads_item, interleave, ahead } =
         grid(f, (q_tile, kv_tile), 6 * dims.0 + 2 * dims.1, sm_count, idle_warps(f, dims));
     let bulk = dims == (192, 192) && !f.features.has(Feature::Deterministic);
-    Choice { dims, q_tile, kv_tile, order, heads_item, interleave, ahead, dbias: f.ports.dbias.is_some(), staged: false, bulk }
+    Choice {
+        dims,
+        q_tile,
+        kv_tile,
+        order,
+        heads_item,
+        interleave,
+        stay: sm_count,
+        ahead,
+        dbias: f.ports.dbias.is_some(),
+        staged: false,
+        bulk,
+    }
 }
 
 /// Whether two blocks of a cluster share dQ at 128/128.
@@ -217,10 +253,14 @@ pub(crate) fn carve(f: &SdpaFacts, c: &Choice, plan: &mut LaunchPlan) -> Option<
     let rows = c.total_rows(f)?;
     r.delta = add("delta", product(&[4, rows])?)?;
     r.dq_accum = Some(add("dq_accum", product(&[4, rows, c.dims.0])?)?);
-    if f.features.has(Feature::Deterministic) {
-        r.dq_sem = Some(add("dq_sem", product(&[4, turns(f)?])?)?);
-    } else if c.ahead > 0 {
-        r.dq_sem = Some(add("dq_sem", product(&[4, c.sections(f)])?)?);
+    let counters = match (f.features.has(Feature::Deterministic), c.ahead) {
+        (true, _) => turns(f)?,
+        (false, 0) => 0,
+        (false, _) => c.sections(f),
+    };
+    let words = counters.checked_add(c.ticket())?;
+    if words > 0 {
+        r.dq_sem = Some(add("dq_sem", product(&[4, words])?)?);
     }
     let planes = workspace::dbias_planes(f);
     if planes > 0 {
@@ -262,8 +302,11 @@ pub fn lower(row: &Row, facts: &Facts, _knobs: &Knobs, target: &Target) -> Resul
         chain.zero();
     }
     chain.dot_for(match c.ahead {
-        0 => DotShare { accum: !(c.staged && every_tile_is_visited(f)), ..chain.whole() },
-        n => DotShare { heads: n * c.interleave * c.heads_item, accum: true, counters: c.sections(f) },
+        0 => {
+            let whole = chain.whole();
+            DotShare { accum: !(c.staged && every_tile_is_visited(f)), counters: c.ticket() + whole.counters, ..whole }
+        }
+        n => DotShare { heads: n * c.interleave * c.heads_item, accum: true, counters: c.ticket() + c.sections(f) },
     });
     main(&mut chain, &c, MAIN, c.smem());
     if split(f, &c) {

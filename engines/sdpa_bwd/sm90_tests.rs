@@ -55,16 +55,17 @@ fn head_dims_choose_the_tile() {
     assert_eq!(declined(&Case { d_qk: 264, d_v: 264, ..Case::default() }), Some(Code::HeadDim));
 }
 
-/// dQ takes the place of its dS, 32 KB a tile: in three of them, or in four that let the relay be two tiles ahead of its turn. A bias wants the registers.
+/// dQ takes the place of its dS, 32 KB a tile: in three of them beside the K of the next item, or in four that let the relay be two tiles ahead of its turn.
+/// A bias wants the registers.
 #[test]
 fn head_dim_64_leaves_dq_over_its_ds() {
     let d64 = Case { h_q: 2, h_kv: 2, d_qk: 64, d_v: 64, ..Case::default() };
     let of = |case: &Case| (choice(case).order, choice(case).smem());
-    // K, V, two Q, two dO; LSE, -delta as eight bf16 a row; what they are multiplied with, as long as memcheck takes it to be, over the barriers.
+    // K, V, two Q, two dO; LSE, -delta as eight bf16 a row; what they are multiplied with, as long as memcheck takes it to be, over the barriers and items.
     let tiles = 6 * 16_384;
-    assert_eq!(of(&d64), (super::sm90::LATE, tiles + 3 * 32_768 + 1024 + 4096 + 2048));
+    assert_eq!(of(&d64), (super::sm90::LATE, tiles + 16_384 + 3 * 32_768 + 1024 + 4096 + 2048));
     assert_eq!(of(&Case { right: Some(0), ..d64 }), of(&d64));
-    assert_eq!(of(&Case { deterministic: true, ..d64 }), (super::sm90::LATE, tiles + 4 * 32_768 + 2048 + 192));
+    assert_eq!(of(&Case { deterministic: true, ..d64 }), (super::sm90::LATE, tiles + 4 * 32_768 + 2048 + 512));
     assert_ne!(choice(&Case { bias: Some((DType::F32, 1)), ..d64 }).order, super::sm90::LATE);
 }
 
@@ -214,4 +215,27 @@ fn dot_prepares_what_no_block_can() {
     all(&Case { deterministic: true, ..case }, 64);
     all(&Case { padded: true, ..case }, 64);
     all(&Case { h_q: 8, ..case }, 8);
+}
+
+/// At head dim 64 a block stays on its multiprocessor and takes one item after the other by a ticket, the first word of the counters, which `dot` clears.
+#[test]
+fn blocks_of_head_dim_64_stay() {
+    let launch = |case: &Case, at: usize| match &plan(case).steps[at] {
+        Step::Kernel(l) => {
+            let cleared = l.names.iter().zip(&l.args).find(|(n, _)| **n == "zero_i32").map(|(_, a)| a.clone());
+            (i64::from(l.grid[0]), cleared)
+        }
+        Step::Host(_) => panic!("a kernel"),
+    };
+    let long = Case { right: Some(0), h_kv: 64, ..square(4096, 64) };
+    assert_eq!(launch(&long, 1).0, 132, "64 heads of 32 key tiles");
+    assert_eq!(
+        launch(&Case { h_q: 2, h_kv: 2, s_kv: 130, ..Case { d_qk: 64, d_v: 64, ..Case::default() } }, 1).0,
+        2 * 2 * Case::default().b
+    );
+    // The ticket's line, and the sections, the turns, or nothing.
+    assert_eq!(launch(&long, 0).1, Some(Arg::I64(32 + 16)));
+    assert_eq!(launch(&Case { deterministic: true, ..long.clone() }, 0).1, Some(Arg::I64(32 + 64 * 128)));
+    assert_eq!(launch(&Case { padded: true, ..long }, 0).1, Some(Arg::I64(32)));
+    assert_eq!(launch(&square(4096, 128), 1).0, 64 / 8 * 32 * 8 / choice(&square(4096, 128)).heads_item);
 }

@@ -94,8 +94,8 @@ pub(crate) fn main(chain: &mut Chain<'_>, c: &Choice, kernel: Kernel, smem: i64)
         ("FG_BIAS", chain.bias_kind()),
         ("FG_DBIAS", i64::from(c.dbias)),
     ];
-    let grid = ceil_div(f.s_kv, c.kv_tile) * (f.h_q / c.heads_item) * f.b;
-    chain.launch(kernel, &defines, grid, (384, smem), p);
+    let items = c.cluster() * ceil_div(f.s_kv, c.cluster() * c.kv_tile) * (f.h_q / c.heads_item) * f.b;
+    chain.launch(kernel, &defines, c.blocks(items), (384, smem), p);
     if let Some(Step::Kernel(l)) = chain.steps.last_mut() {
         l.cluster[0] = u32::try_from(c.cluster()).unwrap_or(u32::MAX);
     }

@@ -2,7 +2,7 @@
 // dQ is added to. The grid is cut into sections of `interleave` head groups (config.cuh). A block of section s prepares a share of section s + ahead;
 // `dot` prepares the first `ahead` sections.
 //
-// A block waits for its section's counter. Only blocks with a lower blockIdx.x add to it, and they wait for nothing before they do.
+// A block waits for its section's counter. Only blocks with a lower blockIdx.x (order 6: lower items) add to it, and they wait for nothing before they do.
 #pragma once
 #include "common/cp_async.cuh"
 #include "sdpa/bwd/sm90/config.cuh"
@@ -13,19 +13,18 @@ namespace fg {
 struct Section {
   u32 fit, groups, index, place, helpers;  // groups of a section and in all; its number, the block's place in it, how many of its blocks prepare
 };
-FG_DEV Section section_of(const Shape& s) {
+FG_DEV Section section_of(const Shape& s, u32 block, u32 items) {
   const u32 tiles = CLUSTER * (u32)ceil_div(s.s_kv, CLUSTER * TK), blocks = tiles * (u32)s.interleave;
-  u32 block = blockIdx.x;
   opaque(block);  // shared with make_tile, these numbers would have to live in the 24 registers of the helper roles
   // The first half of a section has the most tiles to compute, so the most time.
-  return {(u32)s.interleave, gridDim.x / tiles, block / blocks, block % blocks, (blocks + 1) / 2};
+  return {(u32)s.interleave, items / tiles, block / blocks, block % blocks, (blocks + 1) / 2};
 }
 
 FG_DEV void add_release(i32* p, i32 v) { asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 
 // One warp, until the heads of this block are prepared. What it then tells the math warps through an mbarrier orders their additions as well.
-FG_DEV void await_section(const Shape& s, const i32* ready, i32 ahead, u32 lane) {
-  const Section x = section_of(s);
+FG_DEV void await_section(const Shape& s, u32 item, u32 items, const i32* ready, i32 ahead, u32 lane) {
+  const Section x = section_of(s, item, items);
   if (x.index < (u32)ahead) return;
   if (lane == 0)
     while (ld_acquire(ready + x.index) < (i32)(2 * x.helpers)) {
@@ -57,9 +56,9 @@ FG_DEV float dot_pair(u32 a, u32 b, float s) {
 }
 
 // One of two warps, w = 0, 1. A lane reads back what it copied itself, so nothing but its own wait stands between.
-FG_DEV void prepare(const Shape& s, const Rows& o, const Rows& d_o, float* delta, float* dq, i32* ready, i32 ahead, i32 ws_rows, i32 d_v, u32 smem, u32 w,
-                    u32 lane) {
-  const Section x = section_of(s);
+FG_DEV void prepare(const Shape& s, u32 item, u32 items, const Rows& o, const Rows& d_o, float* delta, float* dq, i32* ready, i32 ahead,
+                    i32 ws_rows, i32 d_v, u32 smem, u32 w, u32 lane) {
+  const Section x = section_of(s, item, items);
   const u32 target = x.index + (u32)ahead;
   if (target * x.fit >= x.groups || x.place >= x.helpers) return;
   const u32 steps = (u32)ws_rows / AHEAD_ROWS, head0 = target * x.fit * (u32)s.heads_item;

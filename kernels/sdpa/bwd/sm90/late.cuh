@@ -8,6 +8,7 @@
 // dQ of a tile is as large as its dS, and a warpgroup's half of dQ as the rows of dS that only this warpgroup multiplies. So dQ is left there, over the dead
 // dS, and the bulk engine takes it to dq_accum: behind the exponentials (three buffers of dS), or when its turn in the relay has come (turns.cuh, four buffers).
 #pragma once
+#include "sdpa/bwd/sm90/items.cuh"
 #include "sdpa/bwd/sm90/math.cuh"
 
 namespace fg {
@@ -87,29 +88,27 @@ FG_DEV void late_tail(Math& m, u32 at, u32 buffer, bool left) {
   m.issue_dk(at);
 }
 
-// A buffer of dS is written again three tiles on (relay: four, and when it is empty). Before that this warpgroup awaits the other's half of the tile
-// between, which the other announces after it has waited for its dQ out of the buffer, and for the bulk engine to have read it.
-FG_DEV void late_loop(Math& m, Walk w) {
+// The tiles of an item. A buffer of dS is written again three tiles on (relay: four, and when it is empty). Before that this warpgroup awaits the other's half of the
+// tile between, which the other announces after it has waited for its dQ out of the buffer, and for the bulk engine to have read it. An item ends with its
+// last dQ handed over: what others await in the relay never waits for this CTA's next item.
+// at, buffer: parity and dS buffer of the first tile, then of the next item's. store: what becomes of dK and dV, beside the other warpgroup's products.
+template <class S> FG_DEV void late_loop(Math& m, Walk w, u32& at, u32& buffer, const S& store) {
   const i32 n = w.n;
   float* dq = w.dq;  // of the tile before
-  u32 buffer = 0, last = DS_BUFS - 1;
+  u32 last = buffer == 0 ? DS_BUFS - 1 : buffer - 1;
+  m.wait_q(at);
   if (!FG_DET) fence_async_global();  // the zeros that the bulk engine adds to
-  m.wait_q(0);
-  m.issue_s(0);
-  m.wait_do(0);
-  m.issue_dp(0);
-  // The tile before the first one: zeros.
-  for (u32 i = threadIdx.x & 127; i < QCH / 16; i += 128) sts_v4(m.smem + OFF_DS + last * DS_BYTES + m.wg * QCH + i * 16, 0, 0, 0, 0);
-  half_there(m.wg, 1);
-  if (m.wg == 1) end_turn(1);  // the first turn is the first warpgroup's
-  late_head(m, w, 0, false);
-  late_dp(m, 0);
+  m.issue_s(at);
+  m.wait_do(at);
+  m.issue_dp(at);
+  late_head(m, w, at, false);
+  late_dp(m, at);
 #pragma unroll 1
   for (i32 i = 0; i < n - 1; i++) {
-    const u32 at = i & 1, nx = at ^ 1;
-    await_half(m.wg, nx);
+    const u32 nx = at ^ 1;
+    if (i > 0) await_half(m.wg, nx);
     late_tail(m, at, buffer, i > 1);
-    m.issue_dq(last);
+    m.issue_dq(last);  // before the first tile: of whatever is there, and left nowhere
     wgmma_wait<2>(), pin(m.dv);
     m.free_do(at);
     wgmma_wait<1>(), pin(m.dk);
@@ -130,22 +129,63 @@ FG_DEV void late_loop(Math& m, Walk w) {
     late_dp(m, nx);
     last = buffer;
     buffer = buffer == DS_BUFS - 1 ? 0 : buffer + 1;
+    at = nx;
   }
-  const u32 at = (n - 1) & 1;
-  await_half(m.wg, at ^ 1);
+  if (m.lane == 0) mbar_arrive(m.smem + BAR_V_FREE);
+  if (n > 1) await_half(m.wg, at ^ 1);
   late_tail(m, at, buffer, n > 2);
-  if (m.wg == 0) end_turn(0);  // the last one is the second's
+  end_turn(m.wg);
   m.issue_dq(last);
-  wgmma_wait<0>(), pin(m.dv), pin(m.dk), pin(m.dq);
+  wgmma_wait<2>(), pin(m.dv);
+  m.free_do(at);
+  wgmma_wait<1>(), pin(m.dk);
+  m.free_q(at);
+  wgmma_wait<0>(), pin(m.dq);
   if (n > 1) {
     leave_dq(m, last);
     fence_async_smem(), hand_over_dq(m, last, dq);
   }
+  store();
   await_half(m.wg, at);
   m.issue_dq(buffer);
   wgmma_wait<0>(), pin(m.dq);
+  if (m.lane == 0) mbar_arrive(m.smem + BAR_K_FREE + m.k_off / (K_BYTES / 8));
   leave_dq(m, buffer);
   fence_async_smem(), hand_over_dq(m, buffer, w.dq);
+  buffer = buffer == DS_BUFS - 1 ? 0 : buffer + 1;
+  at ^= 1;
+}
+
+// A math warp: the items of its CTA. walk: of an item; store: its dK and dV; zeros: in their place.
+template <class W, class O, class Z> FG_DEV void late_items(Math& m, const W& walk, const O& store, const Z& zeros) {
+  const u32 smem = m.smem, wg = m.wg, lane = m.lane;
+  // Before the first tile of an item another one is multiplied as well, and left nowhere: whatever is there, numbers at first.
+  for (u32 i = threadIdx.x & 127; i < QCH / 16; i += 128) sts_v4(smem + OFF_DS + (DS_BUFS - 1) * DS_BYTES + wg * QCH + i * 16, 0, 0, 0, 0);
+  if (wg == 1) end_turn(1);        // the first turn is the first warpgroup's
+  u32 at = 0, buffer = 0, full = 0;  // full: parities of the barriers of K
+#pragma unroll 1
+  for (u32 n = 0;; n++) {
+    Tile t;
+    if (!read_item(smem, n, t)) break;
+    if (t.lo >= t.hi) {
+      zeros(t);
+    } else {
+      const u32 kb = m.k_off / K_BYTES;
+      mbar_wait(smem + BAR_KV_FULL + 8 * kb, full >> kb & 1);
+      full ^= 1u << kb;
+      m.clear();
+      late_loop(m, walk(t), at, buffer, [&]() {
+        read_item(smem, n, t);  // again: kept across the loop it would cost registers
+        store(t);
+      });
+      if (K_BUFS == 2) m.k_off ^= K_BYTES;
+    }
+    __syncwarp();
+    if (lane == 0) free_item(smem, n);
+  }
+  if (wg == 0) await_turn(0);  // the last turn of all has ended
+  pdl_launch();
+  if (!FG_DET && lane == 0) tma_wait_all<0>();  // this warp's adds are in memory
 }
 
 }  // namespace fg

@@ -19,20 +19,43 @@ template <int D> FG_DEV void load_tile(u32 dst, int rows, const TensorMap* map, 
 FG_DEV bool q_edge(const Tile& t, i32 qb) { return FG_PADDED && (qb + 1) * TQ > t.len_q; }
 FG_DEV bool kv_edge(const Tile& t) { return FG_PADDED && t.kv0 + TK > t.len_kv; }
 
-// One lane. Reads only the call's inputs, so it runs before griddepcontrol.wait (chain rule of ptx.cuh).
-FG_DEV void producer(u32 smem, const Tile& t, i32 heads, const Maps& m, i32 row_q, i32 row_k, i32 row_v, i32 row_do) {
+// k: items before this one. K and V complete one barrier. A CTA that stays reads V for the last time a tile before K: K comes first where it has a second
+// buffer, else last.
+constexpr bool V_FIRST = STAY && K_BUFS == 1;
+FG_DEV u32 kv_barrier(u32 smem, const Tile& t, u32 k) { return smem + (kv_edge(t) ? BAR_KV_EDGE : BAR_KV_FULL) + 8 * (k % K_BUFS); }
+FG_DEV void load_k(u32 smem, const Tile& t, const Maps& m, i32 row_k, u32 k) {
+  if (STAY) mbar_wait(smem + BAR_K_FREE + 8 * (k % K_BUFS), (k / K_BUFS & 1) ^ 1);
+  if (!V_FIRST) mbar_expect(kv_barrier(smem, t, k), CLUSTER * K_BYTES + V_BYTES);
+  load_tile<DQK>(smem + OFF_K + k % K_BUFS * K_BYTES, TK, m.k, kv_barrier(smem, t, k), row_k + t.kv0, t.h_kv, FG_THD ? 0 : t.b);
+}
+FG_DEV void load_v(u32 smem, const Tile& t, const Maps& m, i32 row_v, u32 k) {
+  if (STAY) mbar_wait(smem + BAR_V_FREE, (k & 1) ^ 1);
+  if (V_FIRST) mbar_expect(kv_barrier(smem, t, k), K_BYTES + V_BYTES);
+  load_tile<DV>(smem + OFF_V, TK, m.v, kv_barrier(smem, t, k), row_v + t.kv0, t.h_kv, FG_THD ? 0 : t.b);
+}
+// K and V of an item to come: into L2.
+FG_DEV void prefetch_tile(const TensorMap* map, i32 row, i32 head, i32 batch) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(0), "r"(row), "r"(head), "r"(batch) : "memory");
+}
+FG_DEV void prefetch_kv(const Tile& t, const Maps& m, i32 row_k, i32 row_v) {
   const i32 batch = FG_THD ? 0 : t.b;
-  const u32 kv_bar = smem + (kv_edge(t) ? BAR_KV_EDGE : BAR_KV_FULL);
-  mbar_expect(kv_bar, CLUSTER * K_BYTES + V_BYTES);
-  load_tile<DQK>(smem + OFF_K, TK, m.k, kv_bar, row_k + t.kv0, t.h_kv, batch);
-  load_tile<DV>(smem + OFF_V, TK, m.v, kv_bar, row_v + t.kv0, t.h_kv, batch);
-  if (PAIR) load_tile<DQK>(smem + OFF_K2, TK, m.k, kv_bar, row_k + (t.kv0 ^ TK), t.h_kv, batch);
-  Ring r = {0, 1};  // parity 1 passes on a fresh barrier: the buffers start free
+  prefetch_tile(m.k, row_k + t.kv0, t.h_kv, batch);
+  prefetch_tile(m.v, row_v + t.kv0, t.h_kv, batch);
+}
+// One lane. Reads only the call's inputs, so it runs before griddepcontrol.wait (chain rule of ptx.cuh). r: place in the rings, at first {0, 1}: parity 1
+// passes on a fresh barrier, the buffers start free. k: items before this one. STAY: V, and K without a second buffer, come after the first Q and dO, for
+// which there is room earlier.
+FG_DEV void producer(u32 smem, const Tile& t, i32 heads, const Maps& m, i32 row_q, i32 row_k, i32 row_v, i32 row_do, Ring& r, u32 k) {
+  const i32 batch = FG_THD ? 0 : t.b;
+  if (!V_FIRST) load_k(smem, t, m, row_k, k);
+  if (!STAY) load_v(smem, t, m, row_v, k);
+  if (PAIR) load_tile<DQK>(smem + OFF_K2, TK, m.k, kv_barrier(smem, t, k), row_k + (t.kv0 ^ TK), t.h_kv, batch);
+  [[maybe_unused]] bool first = STAY;
 #pragma unroll 1
   for (i32 h = t.h0; h < t.h0 + heads; h++)
 #pragma unroll 1
-    for (i32 k = 0; k < t.hi - t.lo; k++) {
-      const i32 qb = t.q_tile(k);
+    for (i32 i = 0; i < t.hi - t.lo; i++) {
+      const i32 qb = t.q_tile(i);
       const bool edge = q_edge(t, qb);
       u32 full = smem + BAR_Q_FULL + 8 * r.s, bar = edge ? smem + BAR_Q_EDGE : full;
       mbar_wait(smem + BAR_Q_FREE + 8 * r.s, r.ph);
@@ -45,6 +68,11 @@ FG_DEV void producer(u32 smem, const Tile& t, i32 heads, const Maps& m, i32 row_
       if (FG_PADDED && edge) mbar_arrive(full);
       load_tile<DV>(smem + OFF_DO + r.slot_do() * DO_BYTES, TQ, m.d_o, bar, row_do + qb * TQ, h, batch);
       r.next();
+      if (first) {
+        load_v(smem, t, m, row_v, k);
+        if (V_FIRST) load_k(smem, t, m, row_k, k);
+        first = false;
+      }
     }
 }
 
@@ -67,17 +95,17 @@ FG_DEV void put_step(u32 row, float x) {
 }
 // One warp. LSE becomes -lse * log2e, delta stays; dead rows (past the length, or LSE = -inf because no key was kept) become (-inf, 0), which makes P
 // exactly 0 there whatever the caller left in LSE: no mask is needed on the q axis.
-template <class At> FG_DEV void stats(u32 smem, const Tile& t, i32 heads, i64 lse_ss, u32 lane, At&& rows_at) {
+// edges: parities of the tiles with rows past a length, bit 0 on the q axis, bit 1 + buffer on the kv axis; at first 0, as r is {0, 1}. kb: buffer of K.
+template <class At> FG_DEV void stats(u32 smem, const Tile& t, i32 heads, i64 lse_ss, u32 lane, Ring& r, u32& edges, u32 kb, At&& rows_at) {
   if (FG_PADDED && kv_edge(t)) {
-    mbar_wait(smem + BAR_KV_EDGE, 0);
-    scrub_rows<TK, DQK>(smem + OFF_K, t.len_kv - t.kv0, lane);
+    mbar_wait(smem + BAR_KV_EDGE + 8 * kb, edges >> (1 + kb) & 1);
+    edges ^= 2u << kb;
+    scrub_rows<TK, DQK>(smem + OFF_K + kb * K_BYTES, t.len_kv - t.kv0, lane);
     scrub_rows<TK, DV>(smem + OFF_V, t.len_kv - t.kv0, lane);
     fence_cta();
     __syncwarp();
-    if (lane == 0) mbar_arrive(smem + BAR_KV_FULL);
+    if (lane == 0) mbar_arrive(smem + BAR_KV_FULL + 8 * kb);
   }
-  u32 edge_phase = 0;
-  Ring r = {0, 1};
   constexpr int R = (TQ + 31) / 32;
 #pragma unroll 1
   for (i32 n = 0; n < heads; n++) {
@@ -106,7 +134,7 @@ template <class At> FG_DEV void stats(u32 smem, const Tile& t, i32 heads, i64 ls
       for (int i = 0; i < R; i++)
         if (32 * i + lane < TQ) sts_f32(smem + lse_at(r.s) + stat_place(32 * i + lane) * 4, l[i]);
       if (FG_PADDED && edge) {
-        mbar_wait(smem + BAR_Q_EDGE, edge_phase);
+        mbar_wait(smem + BAR_Q_EDGE, edges & 1);
         scrub_rows<TQ, DQK>(smem + OFF_Q + r.s * Q_BYTES, first, lane);
       }
       fence_cta();  // not left to in-order execution: see PERFORMANCE.md section 4
@@ -122,9 +150,9 @@ template <class At> FG_DEV void stats(u32 smem, const Tile& t, i32 heads, i64 ls
         }
       if (DELTA_STEP) fence_async_smem();
       if (FG_PADDED && edge) {
-        mbar_wait(smem + BAR_DO_EDGE, edge_phase);
+        mbar_wait(smem + BAR_DO_EDGE, edges & 1);
         scrub_rows<TQ, DV>(smem + OFF_DO + r.slot_do() * DO_BYTES, first, lane);
-        edge_phase ^= 1;
+        edges ^= 1;
       }
       fence_cta();
       __syncwarp();

@@ -17,13 +17,13 @@ namespace fg {
 constexpr int NQ = DQ_T ? TQ / 2 : 32;  // accumulator registers of dQ (64 x 64, or a 64 x TQ block of dQ^T)
 
 struct Math;
-FG_DEV void late_loop(Math& m, Walk w);  // late.cuh
 FG_DEV void pair_loop(Math& m, Walk w);  // pair.cuh
 
 struct Math {
   static constexpr int K0 = 0, KN = DQK, V0 = 0, VN = DV;  // first 64-column chunk and columns of dK and dV that a warpgroup owns
   u32 smem, wg, warp, lane;  // wg 0, 1; warp 0..3 in it
   float sl2;                 // scale * log2e
+  u32 k_off;                 // of this item's buffer of K (STAY)
   u32 ph, turn;              // parity bit of each Q / dO buffer; parity of the relay (FG_STAGED: a bit of each place)
   // Descriptor bases at shared memory 0, every tile a constant away: K-major (d_n; d_kv and d_ds for this warpgroup), MN-major with the chunk distance
   // of Q and dO (d_qt) and of K (d_kt).
@@ -43,7 +43,7 @@ struct Math {
     sl2 = scale * LOG2E;
     // `zero` is a uniform 0 that the compiler does not know: with a known base ptxas builds every descriptor from literals, two moves each.
     const u32 smem = smem_ + zero;
-    ph = turn = 0;
+    ph = turn = k_off = 0;
     const u64 base = (u64)(((smem & 0x3ffff) >> 4) + zero) + ((u64)(64u + (1u << 30) + zero) << 32);
     d_n = base + (1u << 16);
     d_kv = d_n + wg * (64 * 128 >> 4);
@@ -62,7 +62,7 @@ struct Math {
   // ---- products: issue and commit; at: buffer, i: which half where a tile has halves ----
   FG_DEV static float (&part(float (&x)[NS], int i))[NP] { return *(float(*)[NP])(x + i * NP); }
   FG_DEV void issue_s(u32 at, int i = 0) {
-    const u64 k_a = at_buffer(d_kv, OFF_K), q_b = at_buffer(d_n, OFF_Q + at * Q_BYTES + i * PQ * 128);
+    const u64 k_a = at_buffer(d_kv, OFF_K + k_off), q_b = at_buffer(d_n, OFF_Q + at * Q_BYTES + i * PQ * 128);
     float(&x)[NP] = part(s, i);
     pin(x), wgmma_fence();
 #pragma unroll
@@ -99,13 +99,14 @@ struct Math {
   }
   FG_DEV void issue_dq(u32 at) {
     const u64 ds = at_buffer(d_ds, at * DS_BYTES);
+    [[maybe_unused]] const u64 kt = K_BUFS == 1 ? d_kt : at_buffer(d_kt, k_off);
     pin(dq), wgmma_fence();
 #pragma unroll
     for (int k = 0; k < TK / 16; k++)
 #if FG_Q_TILE == 48
       Wgmma<BF16, TQ, 0, 1>::ss(dq, d_kt + k * 128, ds + kstep(k, QCH), k != 0);
 #else
-      Wgmma<BF16, 64, 1>::ss(dq, ds + kstep(k, QCH), d_kt + k * 128, k != 0);
+      Wgmma<BF16, 64, 1>::ss(dq, ds + kstep(k, QCH), kt + k * 128, k != 0);
 #endif
     wgmma_commit();
   }
@@ -289,9 +290,7 @@ struct Math {
   FG_DEV void loop(Walk w) {
     clear();
     [[maybe_unused]] const i32 n = w.n;
-#if FG_ORDER == 6
-    late_loop(*this, w);
-#elif FG_ORDER == 7
+#if FG_ORDER == 7
     pair_loop(*this, w);
 #elif FG_ORDER == 0
     // One tile after the other.

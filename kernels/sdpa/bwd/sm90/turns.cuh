@@ -50,18 +50,29 @@ FG_DEV void move_dq(u32 smem, float* to, u32 place, bool first) {
     else bulk_add(to + i * (PIECE / 4), from, PIECE);
   }
 }
+// Where the next tile is left; every other one is this lane's.
+struct Place {
+  u32 at, phase, mine;
+  FG_DEV bool next() {
+    if (++at == DQ_PLACES) {
+      at = 0;
+      phase ^= 1;
+    }
+    mine ^= 1;
+    return !mine;
+  }
+};
 // STAGED: the math warps leave dQ in one of several places and go on; two lanes, a tile in two each, wait for the turn and let the bulk engine add. A CTA
 // may so be two tiles ahead of its turn, and the drain of one tile runs beside the wait for the next. Whoever comes first stores: dq_accum need not be zero
 // where every tile is visited. The fences order the generic-proxy turn and the async-proxy adds in both directions. dq: tile 0 of head h0.
-FG_DEV void staged_relay(u32 smem, const Tile& t, i32 heads, i32* turns, i32 q_tiles, u32 odd, float* dq, i64 head_floats) {
-  u32 n = 0;
+FG_DEV void staged_relay(u32 smem, const Tile& t, i32 heads, i32* turns, i32 q_tiles, float* dq, i64 head_floats, Place& p) {
 #pragma unroll 1
   for (i32 h = 0; h < heads; h++, turns += q_tiles, dq += head_floats)
 #pragma unroll 1
     for (i32 k = 0; k < t.hi - t.lo; k++) {
       const i32 qb = t.q_tile(k);
-      const u32 place = n % DQ_PLACES, phase = n / DQ_PLACES & 1;
-      if ((n++ & 1) != odd) continue;
+      const u32 place = p.at, phase = p.phase;
+      if (!p.next()) continue;
       const i32 mine = turn_of(t, qb);
       mbar_wait(smem + BAR_DQ_DONE + 8 * place, phase);
       while (ld_acquire(turns + qb) != mine) {
