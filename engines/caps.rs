@@ -213,6 +213,13 @@ impl Row {
         Decline { engine: self.name, code, reason: reason.into(), fact: fact.into() }
     }
 
+    /// The decline of a graph that uses more than the row serves; it names the first feature in their order.
+    pub fn lacks(&self, used: FeatureSet, served: FeatureSet) -> Option<Decline> {
+        let missing = used.minus(served).iter().next()?;
+        let reason = format!("the graph uses {missing}, which this row does not serve");
+        Some(self.decline(DeclineCode::Feature, format!("feature={missing}"), reason))
+    }
+
     /// The domain of a knob, if the row has that axis.
     pub fn domain(&self, knob: Knob) -> Option<&'static [i64]> {
         self.knobs.iter().find(|d| d.knob == knob).map(|d| d.values)

@@ -84,6 +84,11 @@ impl DType {
     pub const fn is_half(self) -> bool {
         matches!(self, DType::F16 | DType::BF16)
     }
+
+    /// E4M3 or E5M2: the FP8 types of values, where others are of scales.
+    pub const fn is_fp8(self) -> bool {
+        matches!(self, DType::F8E4M3 | DType::F8E5M2)
+    }
 }
 
 impl std::fmt::Display for DType {

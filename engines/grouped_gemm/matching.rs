@@ -25,18 +25,12 @@ pub fn mismatch(row: &Row, facts: &Facts, knobs: &Knobs, target: &Target) -> Opt
             row.decline(Code::DType, format!("{name}={found}"), reason)
         })
     };
-    let features = || {
-        f.features.minus(caps.features).iter().next().map(|missing| {
-            let reason = format!("the graph uses {missing}, which this row does not serve");
-            row.decline(Code::Feature, format!("feature={missing}"), reason)
-        })
-    };
     caps.arch
         .mismatch(row, target)
         .or_else(|| knob_values(row, knobs))
         .or_else(inputs)
         .or_else(|| dtype("C", f.c, caps.c))
         .or_else(|| dtype("D", f.d, caps.d))
-        .or_else(features)
+        .or_else(|| row.lacks(f.features, caps.features))
         .or_else(|| (row.extra)(row, facts, knobs, target))
 }

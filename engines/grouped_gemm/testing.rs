@@ -92,7 +92,7 @@ impl Case {
     }
 
     pub fn quantised(&self) -> bool {
-        matches!(self.d, DType::F8E4M3 | DType::F8E5M2)
+        self.d.is_fp8()
     }
 
     /// The facts that the analyzer would find; uids 1 to 11 are inputs, from 21 outputs.

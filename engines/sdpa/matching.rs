@@ -26,7 +26,7 @@ pub fn mismatch(operation: (Direction, Recipe), row: &Row, facts: &Facts, knobs:
         .or_else(|| dtypes(row, caps, f))
         .or_else(|| head_dims(row, &caps.head_dims, f))
         .or_else(|| layouts(row, caps, f))
-        .or_else(|| features(row, caps, f))
+        .or_else(|| row.lacks(f.features, caps.features))
         .or_else(|| lengths(row, caps, f))
         .or_else(|| stats(row, caps, f))
         .or_else(|| bias(row, f))
@@ -158,13 +158,4 @@ fn layouts(row: &Row, caps: &SdpaCaps, f: &SdpaFacts) -> Option<Decline> {
         }
     }
     None
-}
-
-fn features(row: &Row, caps: &SdpaCaps, f: &SdpaFacts) -> Option<Decline> {
-    let missing = f.features.minus(caps.features).iter().next()?;
-    Some(row.decline(
-        Code::Feature,
-        format!("feature={missing}"),
-        format!("the graph uses {missing}, which this row does not serve"),
-    ))
 }

@@ -19,7 +19,7 @@ pub(super) fn facts(graph: &FrozenGraph, node: &Node, a: &GroupedGemmDsreluAttrs
     let ab = input(InPort::A).map_or(DType::F32, payload);
     let packed = if dtype(input(InPort::A)) == DType::U8 { 2 } else { 1 };
     let d = dtype(output(OutPort::DRow));
-    let quantised = matches!(d, DType::F8E4M3 | DType::F8E5M2);
+    let quantised = d.is_fp8();
     let b_n_major = if pointers { a.b_major == BMajor::N } else { input(InPort::B).is_some_and(n_major) };
     let double = node.compute_dtype.or(graph.options().compute) == Some(DType::F64);
     let mut features = FeatureSet::EMPTY;

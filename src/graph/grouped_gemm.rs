@@ -176,7 +176,7 @@ impl Graph {
             (InPort::NormConst, options.norm_const),
         ])?;
         let name = self.node_name(options.name, "grouped_gemm_dsrelu");
-        let quantised = matches!(options.attrs.d_dtype, DType::F8E4M3 | DType::F8E5M2);
+        let quantised = options.attrs.d_dtype.is_fp8();
         let mut outputs = BTreeMap::new();
         let mut when = |g: &mut Graph, yes: bool, port| yes.then(|| g.produce(&name, port, &mut outputs));
         let sfd_row = when(self, quantised, OutPort::SfdRow);

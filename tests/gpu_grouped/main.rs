@@ -83,7 +83,7 @@ fn bare(caps: &Caps, list: &[Facts]) -> Vec<String> {
     let c = caps.c.iter().filter(|x| !facts.iter().any(|f| f.c == **x)).map(|x| format!("C {x}"));
     let d = caps.d.iter().filter(|x| !facts.iter().any(|f| f.d == **x)).map(|x| format!("D {x}"));
     // Two by two, where the operation has both: FP8 results and their scales come of FP8 inputs, and FP8 alone may be n-major.
-    let fp8 = |t: DType| matches!(t, DType::F8E4M3 | DType::F8E5M2);
+    let fp8 = DType::is_fp8;
     let narrow = |x: &Feature| matches!(x, Feature::OutputScales | Feature::DiscreteColSfd | Feature::NMajorB);
     let mut pairs = Vec::new();
     let mut note = |what: String, own: &dyn Fn(&GroupedGemmFacts) -> bool, is_fp8: bool| {

@@ -85,7 +85,7 @@ pub(in crate::grouped_gemm_dsrelu) fn extents(row: &Row, f: &GroupedGemmFacts) -
 
 /// Types that belong together, operands that must be there, alignment of those that are copied by 16 bytes.
 pub(in crate::grouped_gemm_dsrelu) fn operands(row: &Row, f: &GroupedGemmFacts) -> Result<(), Decline> {
-    let fp8 = matches!(f.d, DType::F8E4M3 | DType::F8E5M2);
+    let fp8 = f.d.is_fp8();
     if fp8 != f.quantised {
         let with = if f.quantised { "" } else { "out" };
         let reason = format!("D is {} with{with} scales; this row serves FP8 with them and wider types without", f.d);

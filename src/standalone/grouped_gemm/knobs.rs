@@ -2,7 +2,7 @@
 
 use super::{bad, GroupedGemmDsreluCall};
 use crate::plan::{Built, Plan};
-use crate::{DType, Error, ErrorCode, Result};
+use crate::{Error, ErrorCode, Result};
 use frostgraph_engines::{Knob, Knobs};
 
 /// The best plan with these knobs; the first engine's refusal where none takes them.
@@ -24,7 +24,7 @@ pub(super) fn plan(built: &Built, knobs: &Knobs) -> Result<Plan> {
 pub(super) fn knobs(c: &GroupedGemmDsreluCall<'_>) -> Result<Knobs> {
     let mut knobs = Knobs::NONE;
     if c.vector_f32 {
-        if c.c.shape.is_some_and(|s| matches!(s.dtype, DType::F8E4M3 | DType::F8E5M2)) {
+        if c.c.shape.is_some_and(|s| s.dtype.is_fp8()) {
             return Err(bad(
                 ErrorCode::GemmCType,
                 "vector_f32 with FP8 C".into(),

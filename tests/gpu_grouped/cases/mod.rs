@@ -109,7 +109,7 @@ impl Case {
     }
 
     pub fn quantised(&self) -> bool {
-        matches!(self.d, DType::F8E4M3 | DType::F8E5M2)
+        self.d.is_fp8()
     }
 
     /// Experts that have rows when every end is good.

@@ -1,6 +1,6 @@
 //! Element types: rules 5 to 10.
 
-use super::view::{dtype, is_fp8, named, payload, View};
+use super::view::{dtype, named, payload, View};
 use super::Fault;
 use crate::graph::{InPort, OutPort};
 use crate::DType;
@@ -74,7 +74,7 @@ pub(super) fn c_type(v: &View<'_>) -> Fault {
 pub(super) fn result_types(v: &View<'_>) -> Fault {
     let row = v.output(OutPort::DRow)?;
     let fp4 = v.ab() == DType::F4E2M1;
-    let ok = if fp4 { matches!(dtype(row), DType::F16 | DType::BF16 | DType::F32) } else { is_fp8(dtype(row)) };
+    let ok = if fp4 { matches!(dtype(row), DType::F16 | DType::BF16 | DType::F32) } else { dtype(row).is_fp8() };
     if !ok {
         let want = if fp4 { "HALF, BFLOAT16 or FLOAT with FP4 inputs" } else { "FP8_E4M3 or FP8_E5M2 with FP8 inputs" };
         return Some((format!("{} of type {}", named("D_row", row), dtype(row).json()), want.into()));

@@ -54,7 +54,7 @@ impl<'a> View<'a> {
     }
 
     pub fn quantised(&self) -> bool {
-        self.output(OutPort::DRow).is_some_and(|t| is_fp8(dtype(t)))
+        self.output(OutPort::DRow).is_some_and(|t| dtype(t).is_fp8())
     }
 }
 
@@ -76,10 +76,6 @@ pub(super) fn packing(t: Option<&Tensor>) -> i64 {
     } else {
         1
     }
-}
-
-pub(super) fn is_fp8(d: DType) -> bool {
-    matches!(d, DType::F8E4M3 | DType::F8E5M2)
 }
 
 pub(super) fn named(port: &str, t: &Tensor) -> String {

@@ -1,6 +1,6 @@
 //! Block scales.
 
-use super::view::{dtype, is_fp8, named, View};
+use super::view::{dtype, named, View};
 use super::Fault;
 use crate::graph::infer::compact;
 use crate::graph::{InPort, Reordering};
@@ -18,7 +18,7 @@ pub(super) fn scales(v: &View<'_>) -> Fault {
             return Some(("scales of one operand only".into(), "scales of both operands, or of none".into()));
         }
     };
-    if d != DType::F4E2M1 && !is_fp8(d) {
+    if d != DType::F4E2M1 && !d.is_fp8() {
         return Some((format!("block scales of {} operands", d.json()), "scales of FP8 or FP4 operands".into()));
     }
     let sf = dtype(sa);

@@ -1,6 +1,6 @@
 //! Element types.
 
-use super::view::{dtype, is_fp8, named, View};
+use super::view::{dtype, named, View};
 use super::Fault;
 use crate::graph::{InPort, OutPort};
 use crate::DType;
@@ -8,7 +8,7 @@ use crate::DType;
 pub(super) fn input_types(v: &View<'_>) -> Fault {
     let (token, weight) = (v.input(InPort::Token)?, v.input(InPort::Weight)?);
     let d = dtype(token);
-    if !matches!(d, DType::F32 | DType::F16 | DType::BF16 | DType::F4E2M1) && !is_fp8(d) {
+    if !matches!(d, DType::F32 | DType::F16 | DType::BF16 | DType::F4E2M1) && !d.is_fp8() {
         let given = format!("{} of type {}", named("Token", token), d.json());
         return Some((given, "FLOAT, HALF, BFLOAT16, FP8_E4M3, FP8_E5M2 or FP4_E2M1".into()));
     }

@@ -14,10 +14,6 @@ pub(super) fn dtype(t: &Tensor) -> DType {
     t.dtype.unwrap_or(DType::F32)
 }
 
-pub(super) fn is_fp8(d: DType) -> bool {
-    matches!(d, DType::F8E4M3 | DType::F8E5M2)
-}
-
 pub(super) fn named(port: &str, t: &Tensor) -> String {
     format!("{port} '{}'", t.name)
 }
