@@ -88,16 +88,16 @@ fn spills(launch: &Launch) -> u32 {
     }
 }
 
-/// Bytes that the lowering asks for behind what the kernel lays out: the backward's operand of ones is 256 bytes and 128 of barriers, which
+/// Bytes that the lowering asks for behind what the kernel lays out: the backward's operand of ones is 256 bytes and 128 (order 6: 512) of barriers, which
 /// a sanitizer takes for 2048 (`engines/sdpa_bwd/sm90.rs`).
 fn behind(launch: &Launch) -> u32 {
     let has = |define| launch.kernel.defines.contains(&define);
     let at_64 = has(("FG_ORDER", 6)) && has(("FG_STAGED", 0));
     let pair = has(("FG_ORDER", 7)) && has(("FG_AHEAD", 0)); // else more lies behind it anyway
-    if launch.kernel.entry == "fg_sdpa_bwd_sm90_main" && (at_64 || pair) {
-        2048 - 256 - 128
-    } else {
-        0
+    match (launch.kernel.entry == "fg_sdpa_bwd_sm90_main", at_64, pair) {
+        (true, true, _) => 2048 - 256 - 512,
+        (true, false, true) => 2048 - 256 - 128,
+        _ => 0,
     }
 }
 
