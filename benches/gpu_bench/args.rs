@@ -2,9 +2,11 @@
 
 use crate::peers::Peers;
 use crate::rounds::{Pace, Turn};
-use crate::CROSSOVER;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// Has no peers and is no speed to quote: it runs where it is named.
+pub(crate) const CROSSOVER: &str = "crossover";
 
 #[derive(Default)]
 pub(crate) struct Args {
@@ -27,34 +29,47 @@ pub(crate) struct Args {
     pub(crate) sweep: bool,
 }
 
+fn number(option: &str, text: &str, least: f64) -> Result<f64, String> {
+    let found = text.parse::<f64>().ok().filter(|x| (least..1e6).contains(x));
+    found.ok_or_else(|| format!("{option} {text}; a number of at least {least} is expected"))
+}
+
 impl Args {
-    pub(crate) fn parse() -> Args {
+    /// The command line's words. What is no option, no value of one or no suite is an error: a typing mistake would otherwise time nothing,
+    /// or time it in another way.
+    pub(crate) fn parse(mut given: impl Iterator<Item = String>, suites: &[&str]) -> Result<Args, String> {
         let mut args = Args::default();
-        let mut given = std::env::args().skip(1);
-        while let Some(a) = given.next() {
-            match a.as_str() {
-                "--suite" => args.suite = given.next(),
-                "--only" => args.only = given.next(),
-                "--modes" => args.modes = given.next(),
-                "--peers" => args.peers = given.next().map(Into::into),
-                "--python" => args.python = given.next(),
-                "--out" => args.out = given.next().map(Into::into),
-                "--bundle" => args.bundle = given.next().map(Into::into),
-                "--limits" => args.limits = given.next().map(Into::into),
-                "--rounds" => args.rounds = given.next().and_then(|n| n.parse().ok()),
-                "--warm" => args.warm = given.next().and_then(|n| n.parse().ok()),
-                "--measure" => args.measure = given.next().and_then(|n| n.parse().ok()),
+        while let Some(option) = given.next() {
+            let mut value = || given.next().ok_or_else(|| format!("{option} without a value"));
+            match option.as_str() {
+                "--suite" => args.suite = Some(value()?),
+                "--only" => args.only = Some(value()?),
+                "--modes" => args.modes = Some(value()?),
+                "--peers" => args.peers = Some(value()?.into()),
+                "--python" => args.python = Some(value()?),
+                "--out" => args.out = Some(value()?.into()),
+                "--bundle" => args.bundle = Some(value()?.into()),
+                "--limits" => args.limits = Some(value()?.into()),
+                "--rounds" => args.rounds = Some(number(&option, &value()?, 1.0)? as usize),
+                "--warm" => args.warm = Some(number(&option, &value()?, 0.0)?),
+                "--measure" => args.measure = Some(number(&option, &value()?, 0.0)?),
                 "--once" => args.once = true,
                 "--metrics" => args.metrics = true,
                 "--host" => args.host = true,
                 "--no-host" => args.no_host = true,
                 "--sweep" => args.sweep = true,
-                // `cargo bench` hands its own flags to every bench binary.
-                flag if flag.starts_with('-') => {}
+                // `cargo bench` hands it to every bench binary, and `cargo test` hands on what its own are given.
+                "--bench" | "--nocapture" | "--quiet" | "--test" => {}
+                flag if flag.starts_with('-') => return Err(format!("{flag} is no option")),
                 word => args.words.push(word.to_owned()),
             }
         }
-        args
+        match &args.suite {
+            Some(suite) if !suites.contains(&suite.as_str()) => {
+                Err(format!("{suite} is no suite; there are {}", suites.join(", ")))
+            }
+            Some(_) | None => Ok(args),
+        }
     }
 
     pub(crate) fn wants(&self, case: &str) -> bool {

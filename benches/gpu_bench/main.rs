@@ -33,6 +33,7 @@ mod rounds;
 mod variants;
 
 pub(crate) use args::Args;
+use args::CROSSOVER;
 use device::Gpu;
 use frostgraph::plan::Plan;
 use frostgraph::runtime::{compile_bundle, CudaDevice};
@@ -49,9 +50,6 @@ struct Suite {
     jobs: fn(&Args, &Device) -> Result<Vec<Job>>,
     limits: &'static str,
 }
-
-/// Has no peers and is no speed to quote: it runs where it is named.
-pub(crate) const CROSSOVER: &str = "crossover";
 
 const SUITES: [Suite; 5] = [
     Suite { name: "sdpa_bwd", run: backward::run, jobs: backward::jobs, limits: "sdpa_bwd_limits" },
@@ -134,7 +132,11 @@ fn go(args: &Args) -> Result<()> {
 }
 
 fn main() {
-    if let Err(e) = go(&Args::parse()) {
+    let args = Args::parse(std::env::args().skip(1), &SUITES.map(|s| s.name)).unwrap_or_else(|why| {
+        eprintln!("{why}; the head of benches/gpu_bench/main.rs has the command line");
+        std::process::exit(2);
+    });
+    if let Err(e) = go(&args) {
         eprintln!("{e}");
         std::process::exit(1);
     }

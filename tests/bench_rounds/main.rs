@@ -1,5 +1,7 @@
 //! The benchmark's rounds and its protocol with the peers' scripts, without a GPU: fake peers speak through `benches/peers_timing.py`.
 
+#[path = "../../benches/gpu_bench/args.rs"]
+mod args;
 #[path = "../../benches/gpu_bench/paces.rs"]
 mod paces;
 #[path = "../../benches/gpu_bench/peers.rs"]
@@ -156,6 +158,34 @@ fn some_take_short_turns_aside() {
     let expected = ["prepare c", "turn x8 2.0 1.0", "turn x8 2.0 1.0", "turn x8 2.0 1.0"];
     assert_eq!(folder.lines("one")[..4], expected);
     assert_eq!(folder.lines("one")[4..], ["turn a3 6.0 4.0", "turn a3 6.0 4.0", "turn a3 6.0 4.0", "free"]);
+}
+
+/// A typing mistake in the command line is an error: it would time nothing, or time it in another way.
+#[test]
+fn the_command_line_is_read_strictly() {
+    let read = |line: &str| args::Args::parse(line.split_whitespace().map(str::to_owned), &["sdpa_bwd", args::CROSSOVER]);
+    let good =
+        read("--bench --suite sdpa_bwd --only S4096,d64 --modes sm90 --rounds 9 --warm 200 --once word").expect("a command line");
+    assert!(good.runs("sdpa_bwd") && !good.runs(args::CROSSOVER) && good.once && good.words == ["word"]);
+    assert!(
+        good.wants("B1 S4096") && !good.wants("B1 S8192") && good.wants_mode("sm90") && !good.wants_mode("sm90_deterministic")
+    );
+    let pace = good.pace(PACE);
+    assert_eq!((pace.rounds, pace.turn, pace.aside.turn), (9, Turn { warm_ms: 200.0, measure_ms: 4.0 }, BRIEF));
+    assert!(
+        read("").is_ok_and(|a| a.runs("sdpa_bwd") && !a.runs(args::CROSSOVER) && a.groups("none.py", &[("x", &[])]).is_empty())
+    );
+    for (line, why) in [
+        ("--suite sdpa", "sdpa is no suite; there are sdpa_bwd, crossover"),
+        ("--suite", "--suite without a value"),
+        ("--round 5", "--round is no option"),
+        ("--rounds x", "--rounds x; a number of at least 1 is expected"),
+        ("--rounds 0", "--rounds 0; a number of at least 1 is expected"),
+        ("--warm -1", "--warm -1; a number of at least 0 is expected"),
+        ("--measure NaN", "--measure NaN; a number of at least 0 is expected"),
+    ] {
+        assert_eq!(read(line).err().as_deref(), Some(why), "{line}");
+    }
 }
 
 /// Two scripts and ours: medians, spreads, notes, ratios, versions, and the order of the questions.

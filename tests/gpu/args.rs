@@ -33,6 +33,11 @@ impl Args {
                 word => args.words.push(word.to_owned()),
             }
         }
+        // A row that no case is for would pass with nothing run.
+        let known = |e: &str| args.suites().into_iter().any(|s| s.cases().iter().any(|c| c.engine == e));
+        if args.engine.as_deref().is_some_and(|e| !known(e)) {
+            return None;
+        }
         Some(args)
     }
 

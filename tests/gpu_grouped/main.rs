@@ -36,7 +36,12 @@ const ENGINES: [&str; 2] = ["grouped_gemm_dsrelu_sm90", "grouped_gemm_dsrelu_mma
 fn engine() -> &'static str {
     let args: Vec<String> = std::env::args().collect();
     let named = args.windows(2).find(|w| w[0] == "--engine").map(|w| w[1].as_str());
-    ENGINES.into_iter().find(|e| named == Some(e)).unwrap_or(ENGINES[0])
+    let Some(named) = named else { return ENGINES[0] };
+    ENGINES.into_iter().find(|e| named == *e).unwrap_or_else(|| {
+        // The other row's evidence is not what was asked for.
+        eprintln!("--engine {named}: this program proves {}", ENGINES.join(" and "));
+        std::process::exit(2)
+    })
 }
 
 /// The case list of the row. The first row serves every case; of the other its declines are left out.
