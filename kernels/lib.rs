@@ -123,6 +123,7 @@ pub static SOURCES: &[Source] = sources![
     "sdpa/fwd/mma/prefill_store.cuh",
     "sdpa/fwd/mma/softmax.cuh",
     "sdpa/fwd/sm90/bias.cuh",
+    "sdpa/fwd/sm90/bias_tile.cuh",
     "sdpa/fwd/sm90/cluster.cuh",
     "sdpa/fwd/sm90/config.cuh",
     "sdpa/fwd/sm90/frame.cuh",

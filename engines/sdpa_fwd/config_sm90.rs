@@ -3,8 +3,9 @@
 use super::prefill::Sched;
 use crate::caps::HeadDims;
 use crate::sdpa::arith::ceil_div;
+use crate::sdpa::layout::aligned_16_ok;
 use crate::sdpa::matching::{head_dim_fit, HeadDimFit};
-use crate::{Feature, Knob, Knobs, SdpaFacts, Target};
+use crate::{DType, Feature, Knob, Knobs, SdpaFacts, Target};
 
 /// Head dims that tiles are tuned for; others run zero-padded on the smallest of them that holds both.
 pub const HEAD_DIMS: HeadDims =
@@ -34,6 +35,10 @@ pub struct Config {
     pub pack: i64,
     /// CTAs of a cluster, that take neighbouring tiles and share what is loaded of K and V.
     pub cluster: i64,
+    /// Buffers of the bias of each math warpgroup, each of [`GROUP_ROWS`] rows and the keys of a tile; 0 where threads read it from memory themselves.
+    pub bias_stages: i64,
+    /// Bytes of an element of a bias that has buffers.
+    pub bias_item: i64,
 }
 
 impl Config {
@@ -71,18 +76,52 @@ impl Config {
         128 * (self.groups + 1)
     }
 
-    /// Q, the rings of K and V, what warpgroups that split keys exchange, barriers.
+    /// Bytes of a row of a box of the bias: the widest swizzle that divides a tile's.
+    pub fn bias_row(&self) -> i64 {
+        let tile = self.kv_tile * self.bias_item;
+        [128, 64].into_iter().find(|row| tile % row == 0).unwrap_or(32)
+    }
+
+    /// Q, the rings of K and V, those of the bias, what warpgroups that split keys exchange, barriers.
     pub fn smem(&self) -> i64 {
         let elements = self.q_tile() * self.d_qk + self.kv_tile * (self.stages * self.d_qk + self.v_stages * self.d_v);
         let exchange = if self.key_split { self.groups * 128 * 4 * (self.d_v / 4 + 4) } else { 0 };
-        2 * elements + exchange + 16 * (self.q_tile() / GROUP_ROWS + self.stages + self.v_stages)
+        let bias = self.groups * self.bias_stages;
+        let barriers = self.q_tile() / GROUP_ROWS + self.stages + self.v_stages + bias;
+        2 * elements + bias * GROUP_ROWS * self.kv_tile * self.bias_item + exchange + 16 * barriers
+    }
+}
+
+/// How the bias comes to the threads that have its scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bias {
+    /// There is none.
+    None,
+    /// Each thread reads its elements from memory: any strides.
+    Direct,
+    /// By boxes of a tensor map through shared memory, elements of so many bytes.
+    Boxes(i64),
+}
+
+/// How the bias comes. A map needs keys next to each other, and strides and a base that are multiples of 16 bytes; an extent of 1 broadcasts, a stride of 0
+/// does not. Rows of packed heads have no boxes.
+pub fn bias(f: &SdpaFacts, packed: bool) -> Bias {
+    /// Elements; strides of a map are below 2^40 bytes.
+    const FAR: i64 = 1 << 38;
+    let Some(p) = &f.ports.bias else { return Bias::None };
+    let keys = p.dim[3] == 1 || p.stride[3] == 1;
+    let legal = (0..3).all(|a| p.dim[a] == 1 || (1..FAR).contains(&p.stride[a]));
+    if packed || !keys || !legal || !aligned_16_ok(p) {
+        Bias::Direct
+    } else {
+        Bias::Boxes(if p.dtype == DType::F32 { 4 } else { 2 })
     }
 }
 
 /// Rows of a tile at these padded head dims, the best for long problems first. 64 rows are what two warpgroups share.
-pub fn tile_rows(d_qk: i64, bias: bool) -> &'static [i64] {
+pub fn tile_rows(d_qk: i64, bias: Bias) -> &'static [i64] {
     match (d_qk, bias) {
-        (64, false) => &[192, 128, 64],
+        (64, Bias::None) => &[192, 128, 64],
         (64 | 128 | 192, _) => &[128, 64],
         (_, _) => &[128],
     }
@@ -97,35 +136,78 @@ pub fn padded(d_qk: i64, d_v: i64) -> Option<(i64, i64)> {
 }
 
 /// The measured configuration (H200, `kernels/sdpa/fwd/sm90/README.md`), none for rows a tile that these head dims do not have. A left bound cuts rows
-/// short, so that smaller tiles waste less at its edges. A bias takes as many registers as the scores.
+/// short, so that smaller tiles waste less at its edges. A bias that is read from memory takes as many registers as the scores, one with boxes the shared
+/// memory of buffers of K and V.
 pub fn config(f: &SdpaFacts, knobs: &Knobs) -> Option<Config> {
     let (d_qk, d_v) = padded(f.d_qk, f.d_v)?;
-    let (bias, window) = (f.ports.bias.is_some(), f.mask.left.is_some());
+    let packed = knobs.get(Knob::PackGqa) == Some(1);
+    let (bias, window) = (bias(f, packed), f.mask.left.is_some());
     let list = tile_rows(d_qk, bias);
     let rows = knobs.get(Knob::TileM).unwrap_or(list[0]);
-    let (groups, kv_tile, stages) = match (d_qk, rows, bias) {
-        _ if !list.contains(&rows) => return None,
-        (64, 64, false) => (2, 128, 5),
-        (64, 64, true) => (2, 64, 8),
-        (128, 64, _) => (2, 64, 5),
-        (192, 64, _) => (2, 64, 4),
-        (64, 192, _) if window => (3, 64, 4),
-        (64, 192, _) => (3, 96, 3),
-        (64, _, false) if !window => (2, 128, 5),
-        (64, _, _) => (2, 64, 6),
-        (128, _, false) => (2, 128, 3),
-        (128, _, true) => (2, 64, 4),
-        (192, _, false) => (2, 128, 2),
-        (192, _, true) => (2, 64, 3),
-        (_, _, false) => (2, 64, 2),
-        (_, _, true) => (2, 32, 4),
+    if !list.contains(&rows) {
+        return None;
+    }
+    let (groups, kv_tile, stages, bias_stages) = match bias {
+        Bias::None => plain_tile(d_qk, rows, window),
+        Bias::Direct => direct_bias_tile(d_qk, rows),
+        Bias::Boxes(item) => boxed_bias_tile(d_qk, rows, item),
     };
-    let packed = knobs.get(Knob::PackGqa) == Some(1);
     let pack = if packed { f.h_q / f.h_kv } else { 1 };
     if packed && !(2..=GROUP_ROWS).contains(&pack) {
         return None;
     }
-    Some(Config { d_qk, d_v, groups, kv_tile, stages, v_stages: stages, key_split: rows == 64, pack, cluster: 1 })
+    let bias_item = if let Bias::Boxes(item) = bias { item } else { 0 };
+    let key_split = rows == GROUP_ROWS;
+    Some(Config { d_qk, d_v, groups, kv_tile, stages, v_stages: stages, key_split, pack, cluster: 1, bias_stages, bias_item })
+}
+
+/// Math warpgroups, keys a tile, buffers of K and of V, buffers of a bias.
+type Tile = (i64, i64, i64, i64);
+
+fn plain_tile(d_qk: i64, rows: i64, window: bool) -> Tile {
+    match (d_qk, rows) {
+        (64, 64) => (2, 128, 5, 0),
+        (128, 64) => (2, 64, 5, 0),
+        (192, 64) => (2, 64, 4, 0),
+        (64, 192) if window => (3, 64, 4, 0),
+        (64, 192) => (3, 96, 3, 0),
+        (64, _) if window => (2, 64, 6, 0),
+        (64, _) => (2, 128, 5, 0),
+        (128, _) => (2, 128, 3, 0),
+        (192, _) => (2, 128, 2, 0),
+        (_, _) => (2, 64, 2, 0),
+    }
+}
+
+fn direct_bias_tile(d_qk: i64, rows: i64) -> Tile {
+    match (d_qk, rows) {
+        (64, 64) => (2, 64, 8, 0),
+        (128, 64) => (2, 64, 5, 0),
+        (192, 64) => (2, 64, 4, 0),
+        (64, _) => (2, 64, 6, 0),
+        (128, _) => (2, 64, 4, 0),
+        (192, _) => (2, 64, 3, 0),
+        (_, _) => (2, 32, 4, 0),
+    }
+}
+
+fn boxed_bias_tile(d_qk: i64, rows: i64, item: i64) -> Tile {
+    match (d_qk, rows, item) {
+        (64, 64, 2) => (2, 128, 4, 2),
+        (64, 64, _) => (2, 64, 6, 3),
+        (64, _, 2) => (2, 128, 3, 2),
+        (64, _, _) => (2, 128, 2, 2),
+        (128, 64, 2) => (2, 64, 4, 2),
+        (128, 64, _) => (2, 64, 3, 2),
+        (128, _, 2) => (2, 128, 2, 2),
+        (128, _, _) => (2, 64, 3, 3),
+        (192, 64, 2) => (2, 64, 3, 2),
+        (192, 64, _) => (2, 64, 2, 2),
+        (192, _, 2) => (2, 96, 2, 2),
+        (192, _, _) => (2, 64, 2, 3),
+        (_, _, 2) => (2, 64, 2, 2),
+        (_, _, _) => (2, 64, 2, 1),
+    }
 }
 
 /// (Batch, query head)s of a section, (batch, key head)s where heads are packed. At least four CTAs read the same keys at a time: with fewer the reads of

@@ -123,6 +123,12 @@ pub(super) fn cases() -> Vec<(&'static Row, Golden)> {
             Case { bias: Some((DType::F32, 1)), scale: -0.1, ..case.clone() },
             none_of_all.clone(),
         ),
+        (
+            "hopper_bias_packed_heads_d64",
+            "sm_90",
+            Case { h_q: 6, h_kv: 2, bias: Some((DType::BF16, 2)), d_qk: 64, d_v: 64, ..case.clone() },
+            Knobs::new(&[(Knob::TileM, 64), (Knob::PackGqa, 1)]),
+        ),
         ("hopper_inference_d256", "sm_90", Case { d_qk: 256, d_v: 256, stats: false, ..case.clone() }, sched(0)),
     ];
     let prefill = prefill.map(|g| (prefill_row(), g));

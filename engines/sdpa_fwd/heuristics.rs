@@ -1,6 +1,7 @@
 //! Ranks the forward rows. Pure: facts, target and offered rows only.
 
 use super::config::{default_tiles, flavour, tiles};
+use super::config_sm90::{bias, Bias};
 use super::prefill::Sched;
 use super::split::{self, Launch, Problem};
 use crate::caps::Candidate;
@@ -31,6 +32,9 @@ fn tiny(f: &SdpaFacts) -> bool {
 /// wgmma, one execution (`kernels/PERFORMANCE.md` section 18): those 0.97 to 1.20 from S 128 on; S 64 0.70 to 0.85; tiles of 128 rows 0.64 to 0.92 up
 /// to 192/128 and 0.65 to 0.99 at d 256, where the bias takes the registers of the scores and tiles have fewer keys.
 fn wgmma_leads_with_bias(f: &SdpaFacts, target: &Target) -> bool {
+    if bias(f, false) != Bias::Direct {
+        return f.s_q > 64;
+    }
     let rows = super::heuristics_sm90::sets(f, target, false).first().and_then(|best| best.get(Knob::TileM));
     rows == Some(64) && f.s_q > 64 && one_round(f, target, 64)
 }

@@ -2,7 +2,7 @@
 
 use super::heuristics::scheds;
 use super::prefill::Sched;
-use super::prefill_sm90::{config, padded, tile_rows};
+use super::prefill_sm90::{bias, config, padded, tile_rows};
 use crate::sdpa::arith::ceil_div;
 use crate::{Knob, Knobs, SdpaFacts, Target};
 
@@ -24,24 +24,24 @@ impl Point {
 /// The best set, then one axis changed at a time; the fallback is the best one in the plain order.
 pub(super) fn sets(f: &SdpaFacts, target: &Target, fallback: bool) -> Vec<Knobs> {
     let Some((d_qk, _)) = padded(f.d_qk, f.d_v) else { return Vec::new() };
-    let rows = tile_rows(d_qk, f.ports.bias.is_some());
+    let rows = |packed| tile_rows(d_qk, bias(f, packed));
     let scheds = scheds(f);
     let grouped = f.h_q != f.h_kv;
     let best = |packed| {
         let point = |&rows| Point { rows, sched: scheds[0], packed };
-        rows.iter().map(point).filter_map(|p| Some((cost(f, target, p)?, p))).min_by_key(|(cost, _)| *cost)
+        rows(packed).iter().map(point).filter_map(|p| Some((cost(f, target, p)?, p))).min_by_key(|(cost, _)| *cost)
     };
     let plain = best(false);
     // Packing reads the keys once a group; it leads where that is a gain beyond what the model is sure of, because one head's rows do not fill a tile.
     let packed = best(true).filter(|(c, _)| grouped && plain.is_none_or(|(p, _)| *c < p - p / 10));
-    let base = packed.or(plain).map_or(Point { rows: rows[0], sched: scheds[0], packed: false }, |(_, p)| p);
+    let base = packed.or(plain).map_or(Point { rows: rows(false)[0], sched: scheds[0], packed: false }, |(_, p)| p);
     if fallback {
         return vec![Point { sched: Sched::Natural, ..base }.knobs()];
     }
     let mut points = vec![base];
     points.extend(scheds[1..].iter().map(|&sched| Point { sched, ..base }));
-    points.extend(rows.iter().filter(|r| **r != base.rows).map(|&rows| Point { rows, ..base }));
-    if grouped {
+    points.extend(rows(base.packed).iter().filter(|r| **r != base.rows).map(|&rows| Point { rows, ..base }));
+    if grouped && rows(!base.packed).contains(&base.rows) {
         points.push(Point { packed: !base.packed, ..base });
     }
     points.into_iter().map(Point::knobs).collect()
@@ -57,7 +57,7 @@ fn cost(f: &SdpaFacts, target: &Target, at: Point) -> Option<i64> {
     let Target::Cuda { sm_count, .. } = target else { return None };
     let (sms, c) = (i64::from(*sm_count), config(f, &at.knobs())?);
     let tiles = ceil_div(f.s_q, c.tokens());
-    let largest = at.rows == tile_rows(c.d_qk, f.ports.bias.is_some())[0];
+    let largest = at.rows == tile_rows(c.d_qk, bias(f, at.packed))[0];
     if tiles > LONG && !largest {
         return None;
     }

@@ -1,6 +1,8 @@
 //! Lowers `sdpa_fwd_prefill_sm90`: one launch of the wgmma kernel. Parameter list and switches follow `kernels/sdpa/fwd/sm90/README.md`.
 
-pub use super::config_sm90::{clustered, config, grid, padded, pair_rounds, section, tile_rows, Config, GROUP_ROWS, HEAD_DIMS};
+pub use super::config_sm90::{
+    bias, clustered, config, grid, padded, pair_rounds, section, tile_rows, Config, GROUP_ROWS, HEAD_DIMS,
+};
 use super::lower::{bf16, bounds, launch, length_defines, lens, mask_defines, stats_port, Kernel, Shape};
 use super::prefill::Sched;
 use super::rules;
@@ -50,6 +52,21 @@ pub fn maps(f: &SdpaFacts, c: &Config) -> [(&'static str, Arg); 3] {
     ]
 }
 
+/// The map of a bias that comes through shared memory. An extent of 1 is read by every batch or head; its stride, never used, may be that of a row which
+/// is no multiple of 16 bytes.
+fn bias_map(f: &SdpaFacts, c: &Config) -> Arg {
+    if c.bias_stages == 0 {
+        return Arg::NoMap;
+    }
+    match tile_map(&f.ports.bias, false, c.bias_row() / c.bias_item, GROUP_ROWS, c.bias_row()) {
+        Arg::Map(mut m) => {
+            m.stride_bytes.iter_mut().for_each(|s| *s = s.next_multiple_of(16));
+            Arg::Map(m)
+        }
+        map => map,
+    }
+}
+
 /// The map of Q with its head axis before the token axis, so that a box is the heads of a group, heads fastest, of a few tokens.
 fn packed_map(map: Arg, c: &Config) -> Arg {
     match map {
@@ -77,6 +94,7 @@ pub fn defines(f: &SdpaFacts, c: &Config) -> Vec<(&'static str, i64)> {
         ("FG_PACK_GQA", i64::from(c.pack > 1)),
         ("FG_CLUSTER", c.cluster),
         ("FG_BIAS", f.ports.bias.as_ref().map_or(0, |b| if b.dtype == DType::F32 { 2 } else { 1 })),
+        ("FG_BIAS_STAGES", c.bias_stages),
         ("FG_PRESCALE", i64::from(prescaled(f))),
         ("FG_MAX_SUM", i64::from(f.ports.score_max.is_some() || f.ports.score_sum_exp.is_some())),
         bf16(f),
@@ -152,9 +170,9 @@ fn params(f: &SdpaFacts, c: &Config, (section, form_bits): (i64, i64)) -> Params
     p.push("scale_at", scale_at);
     p.push("bias", ptr(&ports.bias));
     // An extent of 1 is read by every batch, head, row or key.
-    let bias = |a: usize| ports.bias.as_ref().filter(|b| b.dim[a] > 1).map_or(0, |b| b.stride[a]);
+    let stride = |a: usize| ports.bias.as_ref().filter(|b| b.dim[a] > 1).map_or(0, |b| b.stride[a]);
     for (name, axis) in [("bias_sb", 0), ("bias_sh", 1), ("bias_sq", 2), ("bias_sk", 3)] {
-        p.i64(name, bias(axis));
+        p.i64(name, stride(axis));
     }
     p.push("score_max", ptr(max));
     p.push("score_sum", ptr(sum));
@@ -166,5 +184,6 @@ fn params(f: &SdpaFacts, c: &Config, (section, form_bits): (i64, i64)) -> Params
     }
     p.strides(["max_sb", "max_sh", "max_ss"], max);
     p.strides(["sum_sb", "sum_sh", "sum_ss"], sum);
+    p.push("tm_bias", bias_map(f, c));
     p
 }

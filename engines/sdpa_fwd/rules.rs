@@ -61,7 +61,7 @@ pub fn prefill_sm90(row: &Row, f: &SdpaFacts, knobs: &Knobs, target: &Target) ->
     }
     let c = prefill_sm90::config(f, knobs).ok_or_else(|| {
         let rows = knobs.get(Knob::TileM).unwrap_or(0);
-        let served = prefill_sm90::tile_rows(d_qk, f.ports.bias.is_some());
+        let served = prefill_sm90::tile_rows(d_qk, prefill_sm90::bias(f, knobs.get(Knob::PackGqa) == Some(1)));
         let served: Vec<String> = served.iter().map(i64::to_string).collect();
         let reason = format!("tiles have {rows} rows at padded head dims {d_qk}/{d_v}; this row serves {}", served.join(" and "));
         row.decline(Code::Knob, format!("TILE_M={rows}"), reason)

@@ -12,14 +12,18 @@ fn hopper_config(case: &Case, knobs: &[(Knob, i64)]) -> Option<prefill_sm90::Con
 fn hopper_configurations_fit() {
     let mut seen = 0;
     for (d_qk, d_v) in (8..=256).step_by(8).flat_map(|q| (8..=256).step_by(8).map(move |v| (q, v))) {
-        for (left, bias) in [(None, false), (Some(9), false), (None, true), (Some(9), true)] {
-            let case = Case { d_qk, d_v, left, bias: bias.then_some((DType::F32, 1)), ..forward() };
+        let biases = [None, Some(DType::F32), Some(DType::BF16)];
+        for (left, bias, pack) in
+            [None, Some(9)].iter().flat_map(|l| biases.iter().flat_map(move |b| [0, 1].map(|p| (*l, *b, p))))
+        {
+            let case = Case { d_qk, d_v, left, bias: bias.map(|dtype| (dtype, 1)), ..forward() };
             for rows in [64, 128, 192] {
-                let Some(c) = hopper_config(&case, &[(Knob::TileM, rows)]) else { continue };
+                let Some(c) = hopper_config(&case, &[(Knob::TileM, rows), (Knob::PackGqa, pack)]) else { continue };
                 seen += 1;
                 assert!(c.d_qk >= d_qk && c.d_v >= d_v && c.q_tile() == rows && c.smem() <= 232_448, "{c:?}");
-                // Registers of a math thread: S, P twice, O, a bias, and about 32 more; 240 of them with two warpgroups, 160 with three.
-                let registers = c.kv_tile / 2 * (2 + i64::from(bias)) + c.d_v / 2;
+                // Registers of a math thread: S, P twice, O, a bias read from memory, and about 32 more; 240 of them with two warpgroups, 160 with three.
+                let read = bias.is_some() && c.bias_stages == 0;
+                let registers = c.kv_tile / 2 * (2 + i64::from(read)) + c.d_v / 2;
                 assert!(registers + 32 <= if c.groups == 2 { 240 } else { 160 }, "{c:?}");
             }
         }
@@ -38,6 +42,38 @@ fn hopper_configurations_fit() {
         let facts = at(d, None).facts();
         assert_eq!(declined(hopper_row(), &facts, &Knobs::new(&[(Knob::TileM, rows)])), Code::Knob, "{rows} rows at d {d}");
     }
+}
+
+/// What a map holds of a bias: keys next to each other, rows a multiple of 16 bytes apart, no stride of 0; never of packed heads.
+#[test]
+fn hopper_biases_come_by_boxes_where_a_map_can_be_made() {
+    let of = |facts: &Facts, pack| {
+        let p = plan(hopper_row(), facts, &Knobs::new(&[(Knob::PackGqa, pack)]), 90);
+        (arg(&p, 0, "tm_bias"), define(&p, 0, "FG_BIAS_STAGES"))
+    };
+    let case = |dtype, s_kv| Case { h_q: 6, h_kv: 2, s_kv, bias: Some((dtype, 1)), ..forward() };
+    // One batch; 200 keys are 400 bytes, 6 heads of 200 rows. The stride of the only batch is that of a row.
+    let (Arg::Map(m), 2) = of(&case(DType::BF16, 200).facts(), 0) else { panic!("a map and two buffers") };
+    assert_eq!((m.dim, m.tile, m.swizzle), (vec![Some(200), Some(200), Some(6), Some(1)], vec![64, 64, 1, 1], 128));
+    assert_eq!(m.stride_bytes, [400, 200 * 400, 400]);
+    // 132 keys of fp32 are 528 bytes; the stride of what is one has to be legal beside rows that are padded.
+    let (Arg::Map(m), _) = of(&case(DType::F32, 132).facts(), 0) else { panic!("a map") };
+    assert_eq!((m.tile, m.stride_bytes), (vec![32, 64, 1, 1], vec![528, 200 * 528, 528]));
+    let padded = bent(&case(DType::BF16, 131), |f| f.ports.bias.as_mut().expect("bias").stride = [0, 200 * 136, 136, 1]);
+    let (Arg::Map(m), _) = of(&padded, 0) else { panic!("a map") };
+    assert_eq!((m.dim[0], m.stride_bytes), (Some(131), vec![272, 200 * 272, 272]));
+    // No map: rows of 262 bytes, a base of 8 bytes, keys apart, heads on top of each other, packed heads.
+    let bias = |bend: fn(&mut Port)| bent(&case(DType::BF16, 200), |f| bend(f.ports.bias.as_mut().expect("bias")));
+    let refused = [
+        case(DType::BF16, 131).facts(),
+        bias(|b| b.alignment = 8),
+        bias(|b| b.stride = [400 * 1200, 400 * 200, 400, 2]),
+        bias(|b| b.stride[1] = 0),
+    ];
+    for facts in refused {
+        assert_eq!(of(&facts, 0), (Arg::NoMap, 0), "{:?}", facts.expect_sdpa().ports.bias);
+    }
+    assert_eq!(of(&case(DType::BF16, 200).facts(), 1), (Arg::NoMap, 0));
 }
 
 /// Packed: a tile of 128 rows is 42 tokens of three heads; the map's box is the three heads of 21 tokens, heads fastest.

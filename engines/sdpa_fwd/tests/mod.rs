@@ -6,7 +6,9 @@ use super::goldens::{decode_row, hopper_row, prefill_row};
 use super::{config, prefill, prefill_sm90};
 use crate::sdpa::testing::{port, Case};
 use crate::sdpa::{Direction, Scale, SdpaFacts};
-use crate::{Arg, Base, DType, DeclineCode as Code, Facts, Feature, FeatureSet, Knob, Knobs, LaunchPlan, Row, Step, Target};
+use crate::{
+    Arg, Base, DType, DeclineCode as Code, Facts, Feature, FeatureSet, Knob, Knobs, LaunchPlan, Port, Row, Step, Target,
+};
 
 const ARCHES: [u32; 9] = [80, 86, 89, 90, 100, 103, 110, 120, 121];
 

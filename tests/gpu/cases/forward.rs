@@ -289,6 +289,37 @@ fn hopper(shared: &[Case]) -> Vec<Case> {
         }
     }
     all.extend(hopper_tiles());
+    all.extend(hopper_biases());
+    all
+}
+
+/// Biases whose rows are whole 16 bytes, which come through shared memory (361 and 7 keys above, and 132 of 16 bits, are read by the threads): both widths on every
+/// tile, more tiles than multiprocessors, long rows, lengths.
+fn hopper_biases() -> Vec<Case> {
+    let mut all = Vec::new();
+    let masks = [MaskKind::None, MaskKind::Causal, MaskKind::CausalWindow(33), MaskKind::Band(5)];
+    for (n, mask) in masks.into_iter().enumerate() {
+        for (i, (d_qk, d_v)) in [(64, 64), (128, 128), (192, 128), (256, 256)].into_iter().enumerate() {
+            let dtype = DTYPES[(n + i) % 2];
+            let case = |k: usize, rows: i64, case: Case| {
+                let knobs =
+                    if rows > 0 { vec![(Knob::TileM, rows), (Knob::SchedPolicy, ((n + k) % 3) as i64)] } else { Vec::new() };
+                let bias = Some(([dtype, DType::F32][(n + k) % 2], (n + i + k) % 3 == 0));
+                Case { engine: HOPPER, d_qk, d_v, dtype, mask, bias, knobs, h_kv: KV_HEADS[(n + i + k) % 3], ..case }
+            };
+            let logits = [Logits::Growing, Logits::Normal, Logits::About(100)][(n + i) % 3];
+            for k in 0..2 {
+                all.push(case(k, 128, Case { b: 7, h_q: 16, s_q: 200, s_kv: 304, ..Case::default() }));
+                let fwd = Fwd { logits, stats: STATS[(n + k) % 2], ..Fwd::default() };
+                let rows = if d_qk < 256 && (n + i) % 2 == 0 { 64 } else { 128 };
+                all.push(case(k, rows, Case { b: 1, s_q: 700, s_kv: 1104, fwd, ..Case::default() }));
+            }
+            if d_qk < 256 {
+                let lens = Lens::Padded { q: vec![150, 51], kv: vec![90, 400] };
+                all.push(case(i, 64, Case { b: 2, s_q: 150, s_kv: 400, lens, sink: i == 1, ..Case::default() }));
+            }
+        }
+    }
     all
 }
 

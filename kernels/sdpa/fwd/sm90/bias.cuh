@@ -1,20 +1,15 @@
-// Additive bias and scaling of a tile's scores before masks and softmax (FG_BIAS, FG_PRESCALE). Empty otherwise.
+// Additive bias and scaling of a tile's scores before masks and softmax (FG_BIAS, FG_PRESCALE). Empty otherwise. Here a bias of any strides, read by the
+// thread that has its score; bias_tile.cuh: one that comes through shared memory.
 #pragma once
-#include "sdpa/fwd/sm90/config.cuh"
+#include "sdpa/fwd/sm90/bias_tile.cuh"
 
-#if !defined(FG_BIAS) || !defined(FG_PRESCALE) || !defined(FG_MAX_SUM)
-#error "prefill.cu needs FG_BIAS, FG_PRESCALE, FG_MAX_SUM"
+#if !defined(FG_PRESCALE) || !defined(FG_MAX_SUM)
+#error "prefill.cu needs FG_PRESCALE, FG_MAX_SUM"
 #endif
 
 namespace fg {
 
 static_assert(!FG_BIAS || FG_PRESCALE, "a bias is added to scaled scores");
-
-// The operand: any strides, 0 broadcasts.
-struct BiasArgs {
-  const void* base;
-  i64 sb, sh, sq, sk;
-};
 
 // Where this lane's two rows of it begin. Eight tokens apart unless packed: then one of them is enough to know.
 struct BiasRows {
@@ -25,7 +20,7 @@ struct BiasRows {
   static FG_DEV const void* element(const void* base, i64 at) { return FG_BIAS == 2 ? (const void*)((const float*)base + at) : (const void*)((const u16*)base + at); }
   FG_DEV const void* at(int h) const { return PACK ? row[PACK ? h : 0] : h ? element(row[0], next) : row[0]; }
   FG_DEV void enter(const BiasArgs& a, const Work& w, const i32 (&tok)[2], const i32 (&head)[2], const bool (&is_row)[2]) {
-    if (!FG_BIAS) return;
+    if (!BIAS_DIRECT) return;
     const u32 align = FG_BIAS == 2 ? 8 : 4;
     sk = a.sk;
     next = 8 * a.sq;
@@ -41,16 +36,16 @@ struct BiasRows {
   }
 };
 
-// One tile's part, times log2 e. Read only where a live row meets a key that the CTA loads, so nothing past the end of a row or of the tensor is touched.
+// One tile's part. Read only where a live row meets a key that the CTA loads, so nothing past the end of a row or of the tensor is touched.
 struct BiasTile {
-  float b[FG_BIAS ? S_REGS : 1];
+  float b[BIAS_DIRECT ? S_REGS : 1];
 
   static FG_DEV float one(const BiasRows& r, int h, i32 key) {
     const void* p = BiasRows::element(r.at(h), (i64)key * r.sk);
     return FG_BIAS == 2 ? __ldg((const float*)p) : unpack1<BF16>(__ldg((const u16*)p));
   }
   FG_DEV void load(const BiasRows& r, const Work& w, i32 n, u32 lane) {
-    if (!FG_BIAS) return;
+    if (!BIAS_DIRECT) return;
     const i32 col0 = n * TK + 2 * (i32)(lane & 3);
     if (r.pairs) {
 #pragma unroll
@@ -86,7 +81,7 @@ struct BiasTile {
   }
   FG_DEV void apply(float (&s)[S_REGS], float scale) const {
 #pragma unroll
-    for (int j = 0; j < (FG_PRESCALE ? S_REGS : 0); j++) s[j] = FG_BIAS ? fmaf(s[j], scale, b[FG_BIAS ? j : 0] * LOG2E) : s[j] * scale;
+    for (int j = 0; j < (FG_PRESCALE ? S_REGS : 0); j++) s[j] = FG_BIAS ? fmaf(s[j], scale, b[BIAS_DIRECT ? j : 0]) : s[j] * scale;
   }
 };
 

@@ -8,6 +8,9 @@
 #if !defined(FG_BF16) || !defined(FG_D_QK) || !defined(FG_D_V) || !defined(FG_KV_TILE) || !defined(FG_MATH_GROUPS) || !defined(FG_STAGES)
 #error "prefill.cu needs FG_BF16, FG_D_QK, FG_D_V, FG_KV_TILE, FG_MATH_GROUPS, FG_STAGES"
 #endif
+#if !defined(FG_BIAS) || !defined(FG_BIAS_STAGES)
+#error "prefill.cu needs FG_BIAS, FG_BIAS_STAGES"
+#endif
 #if !defined(FG_V_STAGES) || !defined(FG_KEY_SPLIT) || !defined(FG_PACK_GQA) || !defined(FG_CLUSTER) || !defined(FG_CAUSAL) || !defined(FG_WINDOW)
 #error "prefill.cu needs FG_V_STAGES, FG_KEY_SPLIT, FG_PACK_GQA, FG_CLUSTER, FG_CAUSAL, FG_WINDOW"
 #endif
@@ -21,6 +24,8 @@ constexpr int ROW_GROUPS = KEY_SPLIT ? 1 : GROUPS;  // blocks of 64 query rows: 
 constexpr int TQ = 64 * ROW_GROUPS;       // query rows of a CTA
 constexpr int CLUSTER = FG_CLUSTER;       // CTAs that share their kv tiles
 constexpr int STEP = KEY_SPLIT ? GROUPS : 1;        // from one kv tile of a math warpgroup to its next
+constexpr int BIAS_STAGES = FG_BIAS_STAGES;  // buffers of a bias that comes through shared memory, of each math warpgroup
+constexpr bool BIAS_TMA = BIAS_STAGES > 0, BIAS_DIRECT = FG_BIAS && !BIAS_TMA;
 constexpr int CH = 64;                    // columns of a 128-byte row: every tile is chunks of [rows][64]
 constexpr int MATH = 128 * GROUPS, THREADS = 128 + MATH;
 // The pool that setmaxnreg deals out is what __launch_bounds__ granted: 3 * 168 = 504 = 24 + 2 * 240 = 40 + 2 * 232, 4 * 128 = 512 = 32 + 3 * 160.
@@ -33,15 +38,22 @@ static_assert(DQK % 64 == 0 && DV % 64 == 0 && DQK <= 256 && DV <= 256, "head di
 static_assert(TK % 16 == 0 && TK <= 256, "kv tile");
 static_assert(CLUSTER == 1 || (CLUSTER == 2 && GROUPS == 2 && !KEY_SPLIT && !PACK && !FG_WINDOW && TK % 16 == 0), "long problems take clusters");
 
-// ---- shared memory: Q [row group][chunk][64][64], K and V rings [stage][chunk][TK][64], where keys are split what two warpgroups exchange
-// (half of O, reference and sum of two rows a thread), barriers ----
+static_assert(!BIAS_TMA || (FG_BIAS && CLUSTER == 1 && !PACK), "a bias comes by boxes of one head's rows");
+
+// ---- shared memory: Q [row group][chunk][64][64], K and V rings [stage][chunk][TK][64], bias rings [math warpgroup][stage][chunk][64][BIAS_ROW bytes], where keys
+// are split what two warpgroups exchange (half of O, reference and sum of two rows a thread), barriers ----
 constexpr u32 Q_BYTES = 64 * DQK * 2, K_BYTES = TK * DQK * 2, V_BYTES = TK * DV * 2;
+// Rows of a chunk of a bias tile: the widest swizzle that divides the tile's.
+constexpr u32 BIAS_ITEM = FG_BIAS == 2 ? 4 : 2, BIAS_ROW = TK * BIAS_ITEM % 128 == 0 ? 128 : TK * BIAS_ITEM % 64 == 0 ? 64 : 32;
+constexpr u32 BIAS_CHUNK = 64 * BIAS_ROW, BIAS_BYTES = BIAS_TMA ? 64 * TK * BIAS_ITEM : 0;
 constexpr u32 EXCHANGE = KEY_SPLIT ? 128 * 4 * (O_REGS / 2 + 4) : 0;  // bytes a warpgroup
-constexpr u32 OFF_Q = 0, OFF_K = OFF_Q + ROW_GROUPS * Q_BYTES, OFF_V = OFF_K + STAGES * K_BYTES, OFF_X = OFF_V + V_STAGES * V_BYTES,
-              OFF_BAR = OFF_X + GROUPS * EXCHANGE;
+constexpr u32 OFF_Q = 0, OFF_K = OFF_Q + ROW_GROUPS * Q_BYTES, OFF_V = OFF_K + STAGES * K_BYTES, OFF_B = OFF_V + V_STAGES * V_BYTES,
+              OFF_X = OFF_B + GROUPS * BIAS_STAGES * BIAS_BYTES, OFF_BAR = OFF_X + GROUPS * EXCHANGE;
 constexpr u32 BAR_Q_FULL = OFF_BAR, BAR_Q_FREE = BAR_Q_FULL + 8 * ROW_GROUPS, BAR_K_FULL = BAR_Q_FREE + 8 * ROW_GROUPS,
-              BAR_K_FREE = BAR_K_FULL + 8 * STAGES, BAR_V_FULL = BAR_K_FREE + 8 * STAGES, BAR_V_FREE = BAR_V_FULL + 8 * V_STAGES;
-constexpr u32 SMEM_BYTES = OFF_BAR + 16 * (ROW_GROUPS + STAGES + V_STAGES);
+              BAR_K_FREE = BAR_K_FULL + 8 * STAGES, BAR_V_FULL = BAR_K_FREE + 8 * STAGES, BAR_V_FREE = BAR_V_FULL + 8 * V_STAGES,
+              BAR_B_FULL = BAR_V_FREE + 8 * V_STAGES, BAR_B_FREE = BAR_B_FULL + 8 * GROUPS * BIAS_STAGES;
+constexpr u32 SMEM_BYTES = OFF_BAR + 16 * (ROW_GROUPS + STAGES + V_STAGES + GROUPS * BIAS_STAGES);
+static_assert(OFF_B % 1024 == 0 && BIAS_BYTES % 1024 == 0, "swizzles go by address");
 static_assert(SMEM_BYTES <= 232448, "shared memory of sm_90");
 static_assert(!KEY_SPLIT || (GROUPS == 2 && STAGES >= 2 && V_STAGES >= 2), "two warpgroups exchange halves; a buffer's turns are told apart by one bit");
 constexpr u32 NB_OWN = 1, NB_EXCHANGE = 1 + GROUPS;  // named barriers from here: one of each math warpgroup's own (0 is __syncthreads), one of all of them

@@ -22,6 +22,10 @@ FG_DEV void init_barriers(u32 smem) {
     mbar_init(smem + BAR_V_FULL + 8 * s, 1);
     mbar_init(smem + BAR_V_FREE + 8 * s, readers);
   }
+  for (u32 s = 0; s < GROUPS * BIAS_STAGES; s++) {
+    mbar_init(smem + BAR_B_FULL + 8 * s, 1);
+    mbar_init(smem + BAR_B_FREE + 8 * s, 4);
+  }
   mbar_init_fence();
 }
 // Packed rows may leave the end of a block of 64 idle. No load writes there, and what shared memory held must not choose a warp's path.
@@ -39,14 +43,14 @@ template <int N> FG_DEV void zero(float (&x)[N]) {
 // S of a row block's first tile alone, and its P.
 template <class Soft> FG_DEV void start(Math<Soft>& m, const Work& w, i32 n, u32 (&p)[P_REGS]) {
   float s[S_REGS];
-  BiasTile b;
+  typename Math<Soft>::Early b;
   m.wait_k();
   m.scores(s);
   wgmma_commit();
-  b.load(m.bias, w, n, m.lane);
+  m.load_bias(b, w, n);
   wgmma_wait<0>();
   m.taken(n, s);
-  b.apply(s, m.soft.pre());
+  m.add_bias(b, s);
   if (m.is_edge(n)) {
     m.mask(w, n, s);
     m.clean_v(w, n);
@@ -57,16 +61,16 @@ template <class Soft> FG_DEV void start(Math<Soft>& m, const Work& w, i32 n, u32
 // S of tile n and O of the one before it, which is this warpgroup's last but one or earlier.
 template <class Soft> FG_DEV void step(Math<Soft>& m, const Work& w, i32 n, float (&o)[O_REGS], u32 (&p)[P_REGS], u32 (&p_new)[P_REGS]) {
   float s[S_REGS], alpha[2];
-  BiasTile b;
+  typename Math<Soft>::Early b;
   m.wait_k();
   m.scores(s);
   wgmma_commit();
   m.wait_v();
   m.values(o, p);
-  b.load(m.bias, w, n, m.lane);
+  m.load_bias(b, w, n);
   wgmma_wait<1>();
   m.taken(n, s);
-  b.apply(s, m.soft.pre());
+  m.add_bias(b, s);
   const bool edge = m.is_edge(n);
   if (edge) m.mask(w, n, s);
   const bool scale_o = (Soft::EDGES && edge) || !m.soft.lazy(s, p_new);
@@ -200,6 +204,7 @@ FG_DEV void forward(const TensorMap* tm_q, const TensorMap* tm_k, const TensorMa
     tma_prefetch_map(tm_q);
     tma_prefetch_map(tm_k);
     tma_prefetch_map(tm_v);
+    if (BIAS_TMA) tma_prefetch_map(bias.map);
   }
   if (PACK) clear_idle_rows(smem, pr.tokens() * pr.group);
   if constexpr (CLUSTER == 2)
@@ -208,8 +213,16 @@ FG_DEV void forward(const TensorMap* tm_q, const TensorMap* tm_k, const TensorMa
     __syncthreads();
   if (role == 0) {
     regs_dec<LOAD_REGS>();
-    if (warp != 0 || lane != 0) {
+    if (warp > (BIAS_TMA ? GROUPS : 0) || lane != 0) {
       if constexpr (CLUSTER == 2) cluster_leave();
+      return;
+    }
+    if (BIAS_TMA && warp != 0) {
+      BiasLoader l{smem, warp - 1, bias};
+      Tiles tiles;
+      Work w;
+#pragma unroll 1
+      while (tiles.next(form, pr, w)) l.run(w);
       return;
     }
     Loader l{smem, form.thd, pr.tokens(), pr.group, tm_q, tm_k, tm_v};

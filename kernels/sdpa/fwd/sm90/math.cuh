@@ -29,8 +29,11 @@ template <class Soft> struct Math {
   i32 at[2];  // token + diag of this lane's rows
   Span keys;  // of this warpgroup's rows
   BiasRows bias;
+  Ring<BIAS_TMA ? BIAS_STAGES : 1> bias_ring;
+  u32 bias_at;  // this lane's place in the first buffer
 
   FG_DEV Math(u32 smem, u32 group, u32 warp, u32 lane) : smem(smem), group(group), rows(KEY_SPLIT ? 0 : group), lane(lane), warp(warp) {
+    if (BIAS_TMA) bias_at = smem + OFF_B + group * (BIAS_STAGES * BIAS_BYTES) + bias_lane(warp, lane);
     if constexpr (CLUSTER == 2) loaders = at_rank(smem, lane & 1);
     desc_q = (u32)wgmma_desc(smem + OFF_Q + rows * Q_BYTES, 16);
     desc_k = (u32)wgmma_desc(smem + OFF_K, 16);
@@ -158,6 +161,46 @@ template <class Soft> struct Math {
     pin(s);
     free_k();
     if (EARLY_Q && n - STEP < keys.n_lo) free_q();
+  }
+  // The buffer of a bias tile is free when every lane has what it read, which is later than its loads were issued: they wait behind what a product reads, and TMA
+  // then writes under them. `seen` depends on all of them, and the arrival on all lanes' `seen`, whatever it is.
+  FG_DEV void free_bias(u32 seen) {
+    const u32 who = __any_sync(0xffffffffu, seen == 0) ? 1 : 0;
+    if (lane == who) mbar_arrive(smem + BAR_B_FREE + 8 * (group * BIAS_STAGES + bias_ring.at));
+    bias_ring.next();
+  }
+  FG_DEV void wait_bias() const { mbar_wait(smem + BAR_B_FULL + 8 * (group * BIAS_STAGES + bias_ring.at), bias_ring.parity); }
+  FG_DEV u32 bias_tile() const { return bias_at + bias_ring.at * BIAS_BYTES; }
+  // What of the bias is read while S is computed.
+  struct Early {
+    BiasTile direct;
+    u32 words[BIAS_EARLY ? P_REGS : 1];
+  };
+  FG_DEV void load_bias(Early& b, const Work& w, i32 n) {
+    if constexpr (BIAS_EARLY) {
+      wait_bias();
+      free_bias(read_bias(b.words, bias_tile()));
+    } else {
+      b.direct.load(bias, w, n, lane);
+    }
+  }
+  // Scores are scaled and get their bias, where something has to be done with them before masks at all.
+  FG_DEV void add_bias(const Early& b, float (&s)[S_REGS]) {
+    const float scale = soft.pre();
+    if constexpr (BIAS_EARLY) {
+      add_words(s, b.words, scale);
+    } else if constexpr (BIAS_TMA && BIAS_ITEM == 2) {
+      u32 words[P_REGS];
+      wait_bias();
+      const u32 seen = read_bias(words, bias_tile());
+      add_words(s, words, scale);
+      free_bias(seen);
+    } else if constexpr (BIAS_TMA) {
+      wait_bias();
+      free_bias(add_floats(s, bias_tile(), scale));
+    } else {
+      b.direct.apply(s, scale);
+    }
   }
   FG_DEV void mask(const Work& w, i32 n, float (&s)[S_REGS]) const { mask_scores(s, at, w.band, w.len_kv, n * TK + 2 * (i32)(lane & 3)); }
   static FG_DEV void scale(float (&o)[O_REGS], const float (&alpha)[2]) {

@@ -77,7 +77,7 @@ extern "C" __global__ void FG_CLUSTER_DIMS __launch_bounds__(fg::THREADS, 1) fg_
     i64 stats_sb, i64 stats_sh, i64 stats_ss, i32 batch, i32 heads_q, i32 group, i32 s_q, i32 s_kv, i32 d_v, i32 window_left, i32 window_right,
     i32 bottom_right, i32 section, i32 form_bits, float scale, const float* scale_at, const void* bias, i64 bias_sb, i64 bias_sh, i64 bias_sq,
     i64 bias_sk, float* score_max, float* score_sum, const void* rag_max, const void* rag_sum, i64 mul_max, i64 mul_sum, i64 max_sb, i64 max_sh,
-    i64 max_ss, i64 sum_sb, i64 sum_sh, i64 sum_ss) {
+    i64 max_ss, i64 sum_sb, i64 sum_sh, i64 sum_ss, const __grid_constant__ TensorMap tm_bias) {
   using namespace fg;
   const Form form(form_bits);
   const Problem pr{batch, heads_q, group, s_q, s_kv, section, seq_q, seq_kv, bottom_right, window_left, window_right};
@@ -96,6 +96,6 @@ extern "C" __global__ void FG_CLUSTER_DIMS __launch_bounds__(fg::THREADS, 1) fg_
                    d_v};
   const Tokens tokens{form, rag_q, rag_k, rag_v, mul_q, mul_k, mul_v, q_ss, k_ss, v_ss};
   Online soft;
-  soft.scale = (FG_PRESCALE && scale_at != nullptr ? __ldg(scale_at) : scale) * LOG2E;
-  forward(&tm_q, &tm_k, &tm_v, form, pr, tokens, BiasArgs{bias, bias_sb, bias_sh, bias_sq, bias_sk}, soft, out);
+  soft.scale = (FG_PRESCALE && scale_at != nullptr ? __ldg(scale_at) : scale) * (FG_BIAS ? 1.f : LOG2E);
+  forward(&tm_q, &tm_k, &tm_v, form, pr, tokens, BiasArgs{&tm_bias, bias, bias_sb, bias_sh, bias_sq, bias_sk}, soft, out);
 }

@@ -122,12 +122,12 @@ FG_DEV bool softmax_lazy(const float (&s)[S_REGS], u32 (&p)[P_REGS], Rows& r, fl
 // P of the plain forward, relative to a running reference.
 struct Online {
   static constexpr bool CLEAN_V = true, EDGES = true;
-  float scale;  // scores to log2 units; may have any sign, also none, with FG_PRESCALE
+  float scale;  // scores to log2 units, with a bias to its own; may have any sign, also none, with FG_PRESCALE
   Rows r;
 
   // Scores are multiplied first where their maximum need not be that of their products (scale <= 0) or something is added to these.
   FG_DEV float pre() const { return scale; }
-  FG_DEV float mul() const { return FG_PRESCALE ? 1.f : scale; }
+  FG_DEV float mul() const { return FG_BIAS ? LOG2E : FG_PRESCALE ? 1.f : scale; }
   FG_DEV void begin() {
 #pragma unroll
     for (int h = 0; h < 2; h++) r.m[h] = neg_inf(), r.l[h] = 0.f;
