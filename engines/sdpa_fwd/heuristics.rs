@@ -13,7 +13,7 @@ use crate::{Facts, Feature, Knob, Knobs, Mode, Row, SdpaFacts, Target};
 pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mode) -> Vec<Candidate> {
     let Facts::Sdpa(f) = facts else { return Vec::new() };
     let mut rows = rows.to_vec();
-    if tiny(f) || f.ports.bias.is_some() && !wgmma_leads_with_bias(f, target) {
+    if portable_leads(f, target) {
         // Stable: only these two change places.
         rows.sort_by_key(|r| r.id == super::rows::PREFILL_SM90_ID);
         rows.sort_by_key(|r| matches!(r.caps, crate::Caps::Sdpa(c) if c.arch == crate::Arch::Cpu));
@@ -21,20 +21,27 @@ pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mo
     ranking::rank(facts, target, &rows, super::mismatch, |row| knob_sets(row, f, target, mode))
 }
 
-/// Where the portable prefill row is ahead of the wgmma one: a launch that is over before the latter's start has paid. On an H200, portable : wgmma, one
+/// Where the portable prefill row is ahead of the wgmma one. With a bias that has boxes (on an H200, portable : wgmma, one execution, `kernels/PERFORMANCE.md`
+/// section 18) only at d 64 and S 64: 0.88 to 1.08; elsewhere 1.07 to 1.45 up to S 128, 1.3 to 1.9 at S 256, up to 4.0 beyond.
+fn portable_leads(f: &SdpaFacts, target: &Target) -> bool {
+    match bias(f, false) {
+        Bias::None => tiny(f),
+        Bias::Boxes(_) => f.d_qk.max(f.d_v) <= 64 && f.s_q.max(f.s_kv) <= 64,
+        Bias::Direct => tiny(f) || !wgmma_leads_with_bias(f, target),
+    }
+}
+
+/// Where the portable prefill row is ahead without a bias: a launch that is over before the latter's start has paid. On an H200, portable : wgmma, one
 /// execution as a graph, three sets of heads (`kernels/PERFORMANCE.md` section 18): d 64 at S 64 0.89 to 0.91, at S 128 1.00 to 1.02 without a mask and 0.93
 /// to 0.99 with a causal one, from S 256 on 0.99 and more; d 128 and above from S 64 on 0.98 and more.
 fn tiny(f: &SdpaFacts) -> bool {
     f.d_qk.max(f.d_v) <= 64 && f.s_q.max(f.s_kv) <= 128
 }
 
-/// Where the wgmma row is ahead of the portable one with a bias: its tiles of 64 rows while one round of them does, under a mask two. On an H200, portable :
+/// Where the wgmma row is ahead of the portable one with a bias that its threads read: its tiles of 64 rows while one round of them does, under a mask two. On an H200, portable :
 /// wgmma, one execution (`kernels/PERFORMANCE.md` section 18): those 0.97 to 1.20 from S 128 on; S 64 0.70 to 0.85; tiles of 128 rows 0.64 to 0.92 up
 /// to 192/128 and 0.65 to 0.99 at d 256, where the bias takes the registers of the scores and tiles have fewer keys.
 fn wgmma_leads_with_bias(f: &SdpaFacts, target: &Target) -> bool {
-    if bias(f, false) != Bias::Direct {
-        return f.s_q > 64;
-    }
     let rows = super::heuristics_sm90::sets(f, target, false).first().and_then(|best| best.get(Knob::TileM));
     rows == Some(64) && f.s_q > 64 && one_round(f, target, 64)
 }

@@ -304,14 +304,14 @@ fn hopper_biases() -> Vec<Case> {
             let case = |k: usize, rows: i64, case: Case| {
                 let knobs =
                     if rows > 0 { vec![(Knob::TileM, rows), (Knob::SchedPolicy, ((n + k) % 3) as i64)] } else { Vec::new() };
-                let bias = Some(([dtype, DType::F32][(n + k) % 2], (n + i + k) % 3 == 0));
+                let bias = Some(([dtype, DType::F32][(n + k) % 2], (n + i + k).is_multiple_of(3)));
                 Case { engine: HOPPER, d_qk, d_v, dtype, mask, bias, knobs, h_kv: KV_HEADS[(n + i + k) % 3], ..case }
             };
             let logits = [Logits::Growing, Logits::Normal, Logits::About(100)][(n + i) % 3];
             for k in 0..2 {
                 all.push(case(k, 128, Case { b: 7, h_q: 16, s_q: 200, s_kv: 304, ..Case::default() }));
                 let fwd = Fwd { logits, stats: STATS[(n + k) % 2], ..Fwd::default() };
-                let rows = if d_qk < 256 && (n + i) % 2 == 0 { 64 } else { 128 };
+                let rows = if d_qk < 256 && (n + i).is_multiple_of(2) { 64 } else { 128 };
                 all.push(case(k, rows, Case { b: 1, s_q: 700, s_kv: 1104, fwd, ..Case::default() }));
             }
             if d_qk < 256 {
