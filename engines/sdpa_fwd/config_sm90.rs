@@ -191,6 +191,8 @@ fn direct_bias_tile(d_qk: i64, rows: i64) -> Tile {
     }
 }
 
+/// Where warpgroups split the keys the buffers of K and of V are even in number, so that each buffer is read by one of them: with three a warpgroup may wait for a
+/// buffer two turns ahead, which one bit does not tell from the turn before.
 fn boxed_bias_tile(d_qk: i64, rows: i64, item: i64) -> Tile {
     match (d_qk, rows, item) {
         (64, 64, 2) => (2, 128, 4, 2),
@@ -198,10 +200,10 @@ fn boxed_bias_tile(d_qk: i64, rows: i64, item: i64) -> Tile {
         (64, _, 2) => (2, 128, 3, 2),
         (64, _, _) => (2, 128, 2, 2),
         (128, 64, 2) => (2, 64, 4, 2),
-        (128, 64, _) => (2, 64, 3, 2),
+        (128, 64, _) => (2, 64, 2, 3),
         (128, _, 2) => (2, 128, 2, 2),
         (128, _, _) => (2, 64, 3, 3),
-        (192, 64, 2) => (2, 64, 3, 2),
+        (192, 64, 2) => (2, 64, 2, 4),
         (192, 64, _) => (2, 64, 2, 2),
         (192, _, 2) => (2, 96, 2, 2),
         (192, _, _) => (2, 64, 2, 3),
