@@ -161,13 +161,14 @@ pub fn config(f: &SdpaFacts, knobs: &Knobs) -> Option<Config> {
     Some(Config { d_qk, d_v, groups, kv_tile, stages, v_stages: stages, key_split, pack, cluster: 1, bias_stages, bias_item })
 }
 
-/// Math warpgroups, keys a tile, buffers of K and of V, buffers of a bias.
+/// Math warpgroups, keys a tile, buffers of K and of V, buffers of a bias. Where warpgroups split the keys the buffers of K and of V are even in number, so that each
+/// is read by one of them: otherwise a warpgroup may wait for a buffer two turns ahead, which one bit does not tell from the turn before.
 type Tile = (i64, i64, i64, i64);
 
 fn plain_tile(d_qk: i64, rows: i64, window: bool) -> Tile {
     match (d_qk, rows) {
-        (64, 64) => (2, 128, 5, 0),
-        (128, 64) => (2, 64, 5, 0),
+        (64, 64) => (2, 128, 6, 0),
+        (128, 64) => (2, 64, 4, 0),
         (192, 64) => (2, 64, 4, 0),
         (64, 192) if window => (3, 64, 4, 0),
         (64, 192) => (3, 96, 3, 0),
@@ -182,7 +183,7 @@ fn plain_tile(d_qk: i64, rows: i64, window: bool) -> Tile {
 fn direct_bias_tile(d_qk: i64, rows: i64) -> Tile {
     match (d_qk, rows) {
         (64, 64) => (2, 64, 8, 0),
-        (128, 64) => (2, 64, 5, 0),
+        (128, 64) => (2, 64, 4, 0),
         (192, 64) => (2, 64, 4, 0),
         (64, _) => (2, 64, 6, 0),
         (128, _) => (2, 64, 4, 0),
@@ -191,8 +192,6 @@ fn direct_bias_tile(d_qk: i64, rows: i64) -> Tile {
     }
 }
 
-/// Where warpgroups split the keys the buffers of K and of V are even in number, so that each buffer is read by one of them: with three a warpgroup may wait for a
-/// buffer two turns ahead, which one bit does not tell from the turn before.
 fn boxed_bias_tile(d_qk: i64, rows: i64, item: i64) -> Tile {
     match (d_qk, rows, item) {
         (64, 64, 2) => (2, 128, 4, 2),

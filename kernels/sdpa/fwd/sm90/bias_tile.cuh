@@ -32,8 +32,8 @@ struct BiasLoader {
       mbar_wait(smem + BAR_B_FREE + 8 * slot, ring.parity ^ 1);
       mbar_expect(full, BIAS_BYTES);
 #pragma unroll
-      for (u32 c = 0; c < BIAS_BYTES / BIAS_CHUNK; c++)
-        tma_load_4d(dst + c * BIAS_CHUNK, a.map, full, n * TK + (i32)(c * (BIAS_ROW / BIAS_ITEM)), row, h, b, policy);
+      for (int c = 0; c < (int)(BIAS_BYTES / BIAS_CHUNK); c++)
+        tma_load_4d(dst + c * BIAS_CHUNK, a.map, full, n * TK + c * (i32)(BIAS_ROW / BIAS_ITEM), row, h, b, policy);
       ring.next();
     }
   }

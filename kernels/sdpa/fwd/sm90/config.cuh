@@ -55,9 +55,9 @@ constexpr u32 BAR_Q_FULL = OFF_BAR, BAR_Q_FREE = BAR_Q_FULL + 8 * ROW_GROUPS, BA
 constexpr u32 SMEM_BYTES = OFF_BAR + 16 * (ROW_GROUPS + STAGES + V_STAGES + GROUPS * BIAS_STAGES);
 static_assert(OFF_B % 1024 == 0 && BIAS_BYTES % 1024 == 0, "swizzles go by address");
 static_assert(SMEM_BYTES <= 232448, "shared memory of sm_90");
+static_assert(!KEY_SPLIT || GROUPS == 2, "two warpgroups exchange halves");
 // With an odd number a buffer's turns go to both warpgroups, and one that waits for its own while the other's is still being filled takes the phase before for it.
-static_assert(!KEY_SPLIT || !BIAS_TMA || (STAGES % 2 == 0 && V_STAGES % 2 == 0), "beside a bias loads are late enough for that");
-static_assert(!KEY_SPLIT || (GROUPS == 2 && STAGES >= 2 && V_STAGES >= 2), "two warpgroups exchange halves; a buffer's turns are told apart by one bit");
+static_assert(!KEY_SPLIT || (STAGES % 2 == 0 && V_STAGES % 2 == 0), "a buffer is read by one warpgroup");
 constexpr u32 NB_OWN = 1, NB_EXCHANGE = 1 + GROUPS;  // named barriers from here: one of each math warpgroup's own (0 is __syncthreads), one of all of them
 
 // Keys that rows [row, row + rows) see.

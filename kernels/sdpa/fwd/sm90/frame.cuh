@@ -22,7 +22,7 @@ FG_DEV void init_barriers(u32 smem) {
     mbar_init(smem + BAR_V_FULL + 8 * s, 1);
     mbar_init(smem + BAR_V_FREE + 8 * s, readers);
   }
-  for (u32 s = 0; s < GROUPS * BIAS_STAGES; s++) {
+  for (int s = 0; s < GROUPS * BIAS_STAGES; s++) {
     mbar_init(smem + BAR_B_FULL + 8 * s, 1);
     mbar_init(smem + BAR_B_FREE + 8 * s, 4);
   }
