@@ -21,8 +21,9 @@ pub fn recommend(facts: &Facts, target: &Target, rows: &[&'static Row], mode: Mo
     ranking::rank(facts, target, &rows, super::mismatch, |row| knob_sets(row, f, target, mode))
 }
 
-/// Where the portable prefill row is ahead of the wgmma one. With a bias that has boxes (on an H200, portable : wgmma, one execution, `kernels/PERFORMANCE.md`
-/// section 18) only at d 64 and S 64: 0.88 to 1.08; elsewhere 1.07 to 1.45 up to S 128, 1.3 to 1.9 at S 256, up to 4.0 beyond.
+/// Where the portable prefill row is ahead of the wgmma one. With a bias that has boxes (on an H200, portable : wgmma, `kernels/PERFORMANCE.md` section 18) only at
+/// d 64 and S 64, and there in a chain of executions alone: 0.89 to 0.96, one execution 1.00 to 1.10; elsewhere one takes 1.13 to 1.56 times as long up to S 128,
+/// 1.37 to 1.99 at S 256, up to 3.99 beyond.
 fn portable_leads(f: &SdpaFacts, target: &Target) -> bool {
     match bias(f, false) {
         Bias::None => tiny(f),

@@ -1,5 +1,6 @@
 //! Knob sets of the wgmma forward: rows of a tile, order, packed heads.
 
+use super::config_sm90::Bias;
 use super::heuristics::scheds;
 use super::prefill::Sched;
 use super::prefill_sm90::{bias, config, padded, tile_rows};
@@ -32,8 +33,10 @@ pub(super) fn sets(f: &SdpaFacts, target: &Target, fallback: bool) -> Vec<Knobs>
         rows(packed).iter().map(point).filter_map(|p| Some((cost(f, target, p)?, p))).min_by_key(|(cost, _)| *cost)
     };
     let plain = best(false);
-    // Packing reads the keys once a group; it leads where that is a gain beyond what the model is sure of, because one head's rows do not fill a tile.
-    let packed = best(true).filter(|(c, _)| grouped && plain.is_none_or(|(p, _)| *c < p - p / 10));
+    // Packing reads the keys once a group; it leads where that is a gain beyond what the model is sure of, because one head's rows do not fill a tile. It costs a bias
+    // its boxes, and with them half of the speed (B1 32/4 S512 d 64, causal: 33.9 us packed, 17.8 not).
+    let boxes = matches!(bias(f, false), Bias::Boxes(_));
+    let packed = best(true).filter(|(c, _)| grouped && !boxes && plain.is_none_or(|(p, _)| *c < p - p / 10));
     let base = packed.or(plain).map_or(Point { rows: rows(false)[0], sched: scheds[0], packed: false }, |(_, p)| p);
     if fallback {
         return vec![Point { sched: Sched::Natural, ..base }.knobs()];
