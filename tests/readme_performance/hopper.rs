@@ -48,24 +48,45 @@ const LIMITS: &str = "tensor pipe % | next %";
 const NOTE: &str = "\"Over\": the better peer's time by ours. Tensor pipe: share of the main kernel's cycles in which it was busy, from a profiled \
                     launch;\n\"next\": the largest other share of a peak. A dash: not served, or not measured.";
 
+const BACKWARD: &str = "case | ms | cuDNN ms | FA4 ms | over | TFLOP/s | deterministic ms | cuDNN ms | FA4 ms | over";
+
+/// The columns of [`BACKWARD`].
+fn backward_cells(case: &Value) -> String {
+    format!(
+        "{} | {} | {} | {}",
+        text(&case["case"]),
+        beside(case, "sm90", "", "bwd_ms", 2),
+        number(&case["ours"]["sm90"]["tflops"], 0),
+        beside(case, "sm90_deterministic", "_deterministic", "bwd_ms", 2),
+    )
+}
+
 /// Default and deterministic.
 pub fn backward(results: &Value, limits: Option<&Value>) -> String {
     let mut out = format!(
         "SDPA backward on wgmma (`sdpa_bwd_sm90`), {}. {NOTE}{}\n\n\
-         | case | ms | cuDNN ms | FA4 ms | over | TFLOP/s | deterministic ms | cuDNN ms | FA4 ms | over | {LIMITS} |\n\
+         | {BACKWARD} | {LIMITS} |\n\
          |---|---|---|---|---|---|---|---|---|---|---|---|\n",
         machine(results),
         steadiness(results, "cases", false),
     );
     for case in list(results, "cases") {
-        out += &format!(
-            "| {} | {} | {} | {} | {} |\n",
-            text(&case["case"]),
-            beside(case, "sm90", "", "bwd_ms", 2),
-            number(&case["ours"]["sm90"]["tflops"], 0),
-            beside(case, "sm90_deterministic", "_deterministic", "bwd_ms", 2),
-            limit(limits, case, "sm90"),
-        );
+        out += &format!("| {} | {} |\n", backward_cells(case), limit(limits, case, "sm90"));
+    }
+    out
+}
+
+/// Cases of that table whose turns lay too far apart for their ratio, in a run of more rounds.
+pub fn backward_again(results: &Value) -> String {
+    let mut out = format!(
+        "\nOf these, once more in {} rounds (a run of its own).{}\n\n\
+         | {BACKWARD} |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
+        results["pace"]["rounds"],
+        steadiness(results, "cases", false),
+    );
+    for case in list(results, "cases") {
+        out += &format!("| {} |\n", backward_cells(case));
     }
     out
 }

@@ -184,6 +184,7 @@ fn qat(results: &Value) -> String {
 fn readme_performance_table_is_current() {
     let (bwd, fwd) = (results("sdpa_bwd"), results("sdpa_fwd"));
     let mut tables = hopper::backward(&bwd, recorded("sdpa_bwd_limits").as_ref());
+    tables += &recorded("sdpa_bwd_again").map_or_else(String::new, |r| hopper::backward_again(&r));
     tables += &hopper::forward(&fwd, recorded("sdpa_fwd_limits").as_ref());
     tables += &backward(&bwd);
     tables += &forward(&fwd);
