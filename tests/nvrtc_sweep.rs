@@ -1,10 +1,13 @@
 //! Compiles what the rows of MANIFEST lower to, for every architecture they name, with NVRTC and without a GPU: no spills, no warnings (the
-//! serialisation notes among them), shared memory within the device's, parameters as the lowering passes them.
+//! serialisation notes among them), shared memory within the device's, parameters as the lowering passes them, and on Hopper no mbarrier told of a
+//! read that is still on its way.
 //!
 //! `cargo test` takes each (row, head-dim flavour, architecture) in its default configuration. Every kernel of the whole GPU case list:
 //! `cargo test --release --test nvrtc_sweep -- --ignored --nocapture`, which prints one JSON object a kernel.
 #![cfg(feature = "cuda")]
 
+#[path = "nvrtc/arrivals.rs"]
+mod arrivals;
 #[allow(dead_code, reason = "shared with the GPU program, which uses all of it")]
 #[path = "gpu/build/mod.rs"]
 mod build;
@@ -101,6 +104,17 @@ fn behind(launch: &Launch) -> u32 {
     }
 }
 
+/// Arrives that may overtake a read: those that free the words of an item, which are written again when one or three more items have been worked on
+/// (two headers of the grouped product, four items of the backward's blocks that stay). Not those that free a tile, which TMA fills at once.
+fn early_arrivals(launch: &Launch) -> usize {
+    let stays = launch.kernel.entry == "fg_sdpa_bwd_sm90_main" && launch.kernel.defines.contains(&("FG_ORDER", 6));
+    if stays || launch.kernel.entry == "fg_grouped_gemm_main" {
+        2
+    } else {
+        0
+    }
+}
+
 /// Everything wrong with one compiled launch.
 fn faults(cc: u32, launch: &Launch, cubin: &Cubin) -> Vec<String> {
     let target = Target::describe(cc).unwrap();
@@ -117,6 +131,10 @@ fn faults(cc: u32, launch: &Launch, cubin: &Cubin) -> Vec<String> {
         if own + behind(launch) != launch.smem {
             found.push(format!("{at}: the lowering asks for {} bytes of shared memory, the kernel for {own}", launch.smem));
         }
+    }
+    let early = if cc == 90 { arrivals::faults(&cubin.bytes, launch.kernel.entry) } else { Vec::new() };
+    if early.len() > early_arrivals(launch) {
+        found.extend(early.into_iter().map(|f| format!("{at}: {f}")));
     }
     let threads: u32 = launch.block.iter().product();
     if cubin.usage.registers * threads > 65_536 {
