@@ -132,7 +132,7 @@ fn faults(cc: u32, launch: &Launch, cubin: &Cubin) -> Vec<String> {
             found.push(format!("{at}: the lowering asks for {} bytes of shared memory, the kernel for {own}", launch.smem));
         }
     }
-    let early = if cc == 90 { arrivals::faults(&cubin.bytes, launch.kernel.entry) } else { Vec::new() };
+    let early = if cc == 90 { arrivals::faults(cubin) } else { Vec::new() };
     if early.len() > early_arrivals(launch) {
         found.extend(early.into_iter().map(|f| format!("{at}: {f}")));
     }

@@ -91,6 +91,11 @@ impl Cubin {
         elf::constant_u32(&self.bytes, name)
     }
 
+    /// The kernel's instructions as the device reads them; `None` when the image is no well-formed cubin.
+    pub fn machine_code(&self) -> Option<&[u8]> {
+        elf::machine_code(&self.bytes, &self.entry)
+    }
+
     /// Compares the kernel with a budget; `dynamic_smem` is what the launch adds to the static shared memory.
     ///
     /// # Errors

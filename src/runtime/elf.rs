@@ -129,6 +129,11 @@ fn tagged(attributes: &[u8]) -> Option<Vec<(u8, &[u8])>> {
     Some(found)
 }
 
+/// Instructions of a kernel of `cubin`; `None` when it is no well-formed cubin or lacks the kernel.
+pub fn machine_code<'a>(cubin: &'a [u8], entry: &str) -> Option<&'a [u8]> {
+    Some(Elf::parse(cubin)?.section(&format!(".text.{entry}"))?.data)
+}
+
 /// What `cubin` says about `entry`; `None` when it is no well-formed cubin or lacks the kernel.
 pub fn kernel_info(cubin: &[u8], entry: &str) -> Option<KernelInfo> {
     let elf = Elf::parse(cubin)?;

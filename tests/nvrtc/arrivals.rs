@@ -7,6 +7,8 @@
 //! Read here is what ptxas leaves of it: a load from shared memory names one of six scoreboards, and who needs its registers waits for that one.
 //! Loads of a warp return in order, so a wait for a later one is a wait for all before it.
 
+use frostgraph::runtime::Cubin;
+
 /// One machine instruction: 16 bytes; the opcode with its predicate in the lowest, scheduling from bit 105 on.
 #[derive(Clone, Copy)]
 struct Instruction(u128);
@@ -46,24 +48,6 @@ impl Instruction {
     }
 }
 
-fn le(bytes: &[u8], at: usize, n: usize) -> Option<usize> {
-    let field = bytes.get(at..at.checked_add(n)?)?;
-    Some(field.iter().rev().fold(0, |value, byte| value << 8 | usize::from(*byte)))
-}
-
-/// The machine code of an entry point: section `.text.<entry>` of an ELF64 image.
-fn code<'a>(elf: &'a [u8], entry: &str) -> Option<&'a [u8]> {
-    let (table, size, count, names) = (le(elf, 0x28, 8)?, le(elf, 0x3a, 2)?, le(elf, 0x3c, 2)?, le(elf, 0x3e, 2)?);
-    let names = le(elf, table + size * names + 24, 8)?;
-    (0..count).find_map(|n| {
-        let header = table + size * n;
-        let name = elf.get(names + le(elf, header, 4)?..)?;
-        let name = &name[..name.iter().position(|b| *b == 0)?];
-        let (offset, bytes) = (le(elf, header + 24, 8)?, le(elf, header + 32, 8)?);
-        (name == format!(".text.{entry}").as_bytes()).then(|| elf.get(offset..offset + bytes)).flatten()
-    })
-}
-
 /// Places (byte in the code) of arrives that stand behind a load from shared memory for which nobody has waited.
 fn over_loads(code: &[u8]) -> Vec<usize> {
     let mut found = Vec::new();
@@ -84,8 +68,8 @@ fn over_loads(code: &[u8]) -> Vec<usize> {
 }
 
 /// The faults of an image.
-pub fn faults(elf: &[u8], entry: &str) -> Vec<String> {
-    let Some(code) = code(elf, entry) else { return vec![format!("no machine code of {entry}")] };
+pub fn faults(cubin: &Cubin) -> Vec<String> {
+    let Some(code) = cubin.machine_code() else { return vec![format!("no machine code of {}", cubin.entry)] };
     let places = over_loads(code).into_iter();
     places
         .map(|at| format!("at {at:#x} an mbarrier is told of a read that is still on its way; expected a use of it before"))

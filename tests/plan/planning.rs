@@ -10,6 +10,17 @@ fn built(g: &frostgraph::graph::Graph, device: &str, options: &BuildOptions) -> 
     g.build_with(&Device::describe(device).unwrap(), options).unwrap()
 }
 
+/// Every graph of the catalogue on every device that serves it: names of both, and what was built of it.
+pub fn built_everywhere() -> impl Iterator<Item = (String, &'static str, Built)> {
+    all().into_iter().flat_map(|(name, g)| {
+        let options = BuildOptions { allow_empty: true, ..BuildOptions::all_engines() };
+        ["cpu", "sm_90", "sm_120"].into_iter().filter_map(move |device| {
+            let built = g.build_with(&Device::describe(device).unwrap(), &options).ok()?;
+            Some((name.to_string(), device, built))
+        })
+    })
+}
+
 pub fn plain() -> Built {
     built(&backward(SMALL, |_, _, _, _| {}), "cpu", &BuildOptions::all_engines())
 }
@@ -171,19 +182,15 @@ fn a_workspace_limit_declines_with_both_numbers() {
 
 #[test]
 fn deterministic_graphs_have_deterministic_plans_field_report_66() {
-    for (name, g) in all() {
-        for device in ["cpu", "sm_90", "sm_120"] {
-            let options = BuildOptions { allow_empty: true, ..BuildOptions::all_engines() };
-            let Ok(b) = g.build_with(&Device::describe(device).unwrap(), &options) else { continue };
-            // Forward passes and the plain grouped product add nothing up in the order of arrival, on no device.
-            let by_nature = ["sdpa_fwd", "nvfp4_qat_fwd", "moe_grouped_matmul"];
-            let expected = b.nodes().iter().all(|n| {
-                let asked = n.facts().features().has(frostgraph::engines::Feature::Deterministic);
-                asked || device == "cpu" || n.family().is_some_and(|f| by_nature.contains(&f))
-            });
-            for p in b.plans() {
-                assert_eq!(p.is_deterministic(), expected, "{name} on {device}: {p}");
-            }
+    for (name, device, b) in built_everywhere() {
+        // Forward passes and the plain grouped product add nothing up in the order of arrival, on no device.
+        let by_nature = ["sdpa_fwd", "nvfp4_qat_fwd", "moe_grouped_matmul"];
+        let expected = b.nodes().iter().all(|n| {
+            let asked = n.facts().features().has(frostgraph::engines::Feature::Deterministic);
+            asked || device == "cpu" || n.family().is_some_and(|f| by_nature.contains(&f))
+        });
+        for p in b.plans() {
+            assert_eq!(p.is_deterministic(), expected, "{name} on {device}: {p}");
         }
     }
 }

@@ -1,10 +1,9 @@
 //! What a plan is chosen by and kept as: knobs, and records that replay.
 
-use super::planning::{d128, plain};
-use crate::support::catalogue::all;
+use super::planning::{built_everywhere, d128, plain};
 use frostgraph::engines::{Knob, Knobs};
-use frostgraph::plan::{BuildOptions, PlanRecord};
-use frostgraph::{Device, ErrorCode};
+use frostgraph::plan::PlanRecord;
+use frostgraph::ErrorCode;
 
 #[test]
 fn records_replay_by_number_and_refuse_what_they_cannot_honour() {
@@ -29,16 +28,12 @@ fn records_replay_by_number_and_refuse_what_they_cannot_honour() {
 
 #[test]
 fn every_listed_plan_replays_from_its_record() {
-    for (name, g) in all() {
-        for device in ["cpu", "sm_90", "sm_120"] {
-            let options = BuildOptions { allow_empty: true, ..BuildOptions::all_engines() };
-            let Ok(b) = g.build_with(&Device::describe(device).unwrap(), &options) else { continue };
-            for p in b.plans() {
-                if p.lower().is_err() {
-                    continue;
-                }
-                assert_eq!(b.replay(&p.records()).unwrap().to_string(), p.to_string(), "{name} on {device}");
+    for (name, device, b) in built_everywhere() {
+        for p in b.plans() {
+            if p.lower().is_err() {
+                continue;
             }
+            assert_eq!(b.replay(&p.records()).unwrap().to_string(), p.to_string(), "{name} on {device}");
         }
     }
 }
